@@ -147,3 +147,7 @@ def test_the_stand_in_warns_of_models_for_everybody(command: Command, beyond: st
     assert err.count("\n") == 1
     for quiet in (f"{beyond} --api-key k", f"{beyond} --allow-unauthenticated", "--host a.sock", ""):
         assert command("llama-server", *quiet.split()).err == ""
+
+
+def test_a_root_of_configurations_needs_none(command: Command, tmp_path: Path) -> None:
+    assert settings_of(command, "serve", "--config-root", str(tmp_path / "etc")).config is None

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import structs
+from whole_config import WHOLE
 
+from appliance.core.config.load import SourceFile, load
 from appliance.core.config.mcp_servers import McpServers, StdioServer
 from appliance.core.installed import ENVIRONMENT, assignments
-from appliance.core.offline import leaves
+from appliance.core.offline import leaves, refuse_outside
 from appliance.core.sd_notify import SystemdWatch, message, watch_of
 from appliance.core.server_choice import SERVICE_SOCKET, ServerChoice, ServerFacts, choose_server
 from appliance.core.settings import (
@@ -153,3 +157,21 @@ def test_what_systemd_asks_is_read(environ: dict[str, str], found: SystemdWatch)
 @given(st.text())
 def test_no_text_can_smuggle_in_an_assignment(text: str) -> None:
     assert len(message(STATUS=text, READY=1).decode("utf-8", "surrogatepass").split("\n")) == 2
+
+
+@pytest.mark.parametrize(
+    ("config", "setting"),
+    [
+        ("peers: {far: {proxy: 'http://192.0.2.1:8080', models: [x]}}", "peer 'far' is on 192.0.2.1"),
+        ("models: {x: {cmd: sleep 99, proxy: 'http://far.example:1'}}", "model 'x' (proxy) is on far.example"),
+        (
+            "models: {x: {cmd: 'llama-server -m x --port ${PORT}', rpc: ['192.0.2.1:50052']}}",
+            "of model 'x' (rpc) is on",
+        ),
+        ("tracing: {endpoint: 'http://far.example:4318'}", "traces (tracing.endpoint) is on far.example"),
+    ],
+)
+def test_offline_refuses_a_configuration_that_leads_elsewhere(config: str, setting: str) -> None:
+    read = load([SourceFile("c.yaml", config)], {}, config_type=WHOLE).config
+    with pytest.raises(UsageError, match=f"{re.escape(setting)}.*start without --offline"):
+        refuse_outside(read, ToolSettings())

@@ -226,6 +226,11 @@ def engine_argv(server: Server) -> list[str]:
     return next(found for child in server.children() if "--alias" in (found := child.cmdline()))
 
 
+def path_after(argv: Sequence[str], flag: str) -> Path:
+    """The file that an option of a command line names."""
+    return Path(argv[argv.index(flag) + 1])
+
+
 def dechunk(data: bytes, *, whole: bool = True) -> bytes:
     """Fails when the last chunk is missing: the answer was cut short. Not ``whole``: what there is of it."""
     body = bytearray()

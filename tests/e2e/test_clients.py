@@ -12,8 +12,6 @@ from hollow_models import dense
 from program import STARTER_QUESTION, Server, StartServer, http, one_engine
 from random_models import write_random
 
-from appliance.engines.named import ENGINE_VARIABLE
-
 if TYPE_CHECKING:  # and in the fixtures: they take two seconds of each process that collects the tests
     import anthropic
     import openai
@@ -127,16 +125,9 @@ def test_a_long_text_is_embedded_on_every_route_that_embeds(serve: StartServer, 
 
 
 @one_engine
-def test_the_one_model_tells_of_the_page_its_settings_and_the_proxy(
-    start_server: StartServer, engine: str, starter_model: Path
-) -> None:
-    for more, told in ((("--ui-mcp-proxy", "--ui-config", '{"theme": "dark"}'), True), (("--no-ui",), False)):
-        words = ("llama-server", "-m", str(starter_model), "-t", "1", "--port", "0", "-c", "256", *more)
-        server = start_server(*words, env={ENGINE_VARIABLE: engine})
-        server.wait_healthy()
-        props = http(server, "GET", "/props").json()
-        assert (props["cors_proxy_enabled"], props["ui"]) == (told, told)
-        assert props["ui_settings"] == ({"theme": "dark"} if told else {})
-        assert http(server, "GET", "/cors-proxy?url=http://127.0.0.1:1/").status == (502 if told else 403)
-        server.process.terminate()
-        server.wait(15)
+def test_the_one_model_tells_of_the_page_its_settings_and_the_proxy(single: StartServer) -> None:
+    """`test_stand_in.py` has one without them."""
+    server = single("-c", "256", "--ui-mcp-proxy", "--ui-config", '{"theme": "dark"}')
+    props = http(server, "GET", "/props").json()
+    assert (props["cors_proxy_enabled"], props["ui"], props["ui_settings"]) == (True, True, {"theme": "dark"})
+    assert http(server, "GET", "/cors-proxy?url=http://127.0.0.1:1/").status == 502

@@ -57,7 +57,7 @@ def test_openai_whole_and_streamed_and_swapped(server: Server) -> None:
     assert len(texts.pop().split()) >= 3
 
 
-def test_the_verbs(server: Server, command: Command) -> None:
+def test_the_verbs(server: Server, file: ConfigFile, command: Command) -> None:
     cli = command.at(server.url)
     assert cli.good("load", "gpt-4o-mini").startswith("gpt-4o-mini: loaded")
     assert cli.json("load", "one")["state"] == "loaded"
@@ -74,9 +74,11 @@ def test_the_verbs(server: Server, command: Command) -> None:
     own = cli.good("logs", "gpt-4o-mini").splitlines()
     assert own == [line.removeprefix("[one] ") for line in everything if line.startswith("[one] ")]
     assert any("model loaded" in line for line in own)
+    check_explained(server, file, command)
 
 
-def test_the_file_explained(server: Server, file: ConfigFile, command: Command) -> None:
+def check_explained(server: Server, file: ConfigFile, command: Command) -> None:
+    """What verbs tell of the file is what the server makes of it."""
     explain = Command(command.capfd, ("config",), ("--config", str(file.path)))
     assert explain.good("check") == "OK: 3 models\n"
     shown = explain.json("show")["models"]

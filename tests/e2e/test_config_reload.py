@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from command_line import run_here
 from config_files import ConfigFile, ask, running
 from homes import NEVER, Home, changes_of
-from program import COMMAND, Server, StartServer, http, run_command, wait_gone
+from program import COMMAND, Server, StartServer, fresh_environment, http, wait_gone
 from waiting import wait
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals, shells and editors of POSIX")
@@ -50,13 +51,15 @@ def test_a_hangup_reloads_and_spares_what_has_not_changed(serve: StartServer, fi
     server.signal(signal.SIGHUP)
     heard(server, f"[WARN] {file.path}:2:12: error: models.m.ttl")
     assert pids(server)[m_port] == m_pid
-    checked = run_command("config", "check", "--config", str(file.path), cwd=file.path.parent)
+    here = fresh_environment(file.path.parent)
+    checked = run_here(("config", "check", "--config", str(file.path)), file.path.parent, here)
     assert checked.returncode == 2
     assert f"{file.path}:2:12: error: models.m.ttl" in checked.stderr
+    check_hangups_end_nothing(server)
 
 
-def test_hangups_at_any_moment_end_nothing(serve: StartServer, file: ConfigFile) -> None:
-    server = serve("--config", file.write({"m": ()}))
+def check_hangups_end_nothing(server: Server) -> None:
+    """Many at once, and one after the signal that does end it."""
     for _ in range(20):
         server.signal(signal.SIGHUP)
     ask(server, "m")
@@ -86,12 +89,8 @@ def test_files_are_watched(serve: StartServer, file: ConfigFile, tmp_path: Path)
     ask(server, "renamed")
 
 
-def test_a_drop_in_file_is_read_and_read_again_and_none_is_needed(
-    serve: StartServer, file: ConfigFile, tmp_path: Path
-) -> None:
+def test_a_drop_in_file_is_read_and_read_again(serve: StartServer, file: ConfigFile, tmp_path: Path) -> None:
     root = tmp_path / "etc"
-    bare = serve("--config-root", str(root))
-    assert [model["id"] for model in http(bare, "GET", "/v1/models").json()["data"]] == ["starter"]
     drop = root / "conf.d" / "10-fleet.yaml"
     drop.parent.mkdir(parents=True)
     drop.write_text(json.dumps({"models": {"m": {"cmd": file.cmd()}}}))
@@ -195,7 +194,8 @@ def test_the_running_server_reads_it_and_every_process_goes_on(serve: StartServe
     ask(server, "m")
     before = {child.pid for child in server.children()}
     argv = ("config", "edit", "--config", str(file.path), "--yes", "--url", server.url)
-    done = run_command(*argv, cwd=file.path.parent, env={"EDITOR": "sed -i s/555/666/"})
+    here = fresh_environment(file.path.parent)
+    done = run_here(argv, file.path.parent, {**here, "EDITOR": "sed -i s/555/666/"})
     assert done.returncode == 0, done.stderr
     assert "processes out of date: none" in done.stdout
     assert json.loads(file.path.read_text())["models"]["m"]["ttl"] == 666

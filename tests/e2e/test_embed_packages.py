@@ -17,6 +17,7 @@ from urllib.request import Request, urlopen
 
 import psutil
 import pytest
+from command_line import run_here
 from program import COMMAND, Server, fresh_environment, run_command, wait_gone
 from slow import one_of
 from waiting import PATIENCE, wait
@@ -58,8 +59,11 @@ main().catch((error) => tell({ error: error instanceof StartError ? error.messag
 """Applications: they tell the address, wait for a line, and stop the program; or they tell the error."""
 
 
+STRICT = ("-X", "dev", "-W", "error")
+
+
 class Host:
-    """A language with its package installed: how it runs a file, and the application above in it."""
+    """A language with its package: how it runs a file, and the application above in it."""
 
     def __init__(self, folder: Path, command: Sequence[str | Path], language: str, application: str) -> None:
         self.folder, self.command, self.language = folder, command, language
@@ -90,8 +94,26 @@ class Host:
                 application.kill()
 
 
-@pytest.fixture(scope="module", params=["python", pytest.param("node", marks=pytest.mark.needs("node", "npm"))])
+languages = pytest.fixture(
+    scope="module", params=["python", pytest.param("node", marks=pytest.mark.needs("node", "npm"))]
+)
+
+
+@languages
 def host(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Host:
+    """With the package as its sources are."""
+    folder = tmp_path_factory.mktemp(request.param)
+    if request.param == "python":
+        (folder / "llama_appliance_embed").symlink_to(SDK / "python" / "llama_appliance_embed")
+        return Host(folder, [sys.executable, *STRICT], "python", PYTHON)
+    (folder / "node_modules").mkdir()
+    (folder / "node_modules" / "llama-appliance-embed").symlink_to(SDK / "node")
+    return Host(folder, ["node", "--preserve-symlinks"], "javascript", JAVASCRIPT)
+
+
+@languages
+def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Host:
+    """With the package as its users install it."""
     folder = tmp_path_factory.mktemp(request.param)
     install = install_python if request.param == "python" else install_node
     return install(folder)
@@ -106,7 +128,7 @@ def install_python(folder: Path) -> Host:
     python = folder / "venv" / ("Scripts" if os.name == "nt" else "bin") / Path(sys.executable).name
     run(*pip, "--python", python, "install", "--no-index", wheel)
     assert (SDK / "python" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
-    return Host(folder, [python, "-X", "dev", "-W", "error"], "python", PYTHON)
+    return Host(folder, [python, *STRICT], "python", PYTHON)
 
 
 def install_node(folder: Path) -> Host:
@@ -143,13 +165,13 @@ def ask(told: dict[str, str]) -> None:
 
 
 @pytest.mark.slow
-def test_the_examples_of_the_page_work(host: Host, tmp_path: Path) -> None:
-    [code] = re.findall(rf"^```{host.language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+def test_the_examples_of_the_page_work(installed: Host, tmp_path: Path) -> None:
+    [code] = re.findall(rf"^```{installed.language}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     payload = tmp_path / "llama-appliance"
     payload.mkdir()
     (payload / COMMAND.name).symlink_to(COMMAND)
     done = subprocess.run(
-        [*host.command, host.write("example", code)],
+        [*installed.command, installed.write("example", code)],
         cwd=tmp_path,
         env=environment(tmp_path),
         capture_output=True,
@@ -245,11 +267,15 @@ class Embedded(Server):
         assert self.wait(PATIENCE) == 0
 
 
-def test_it_writes_nothing_outside_its_home(tmp_path: Path) -> None:
+def test_it_writes_nothing_outside_its_home_and_the_key_of_the_variable_is_asked_for_and_not_passed_on(
+    tmp_path: Path,
+) -> None:
     home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
     elsewhere.mkdir()
-    with Embedded(tmp_path, "--home", str(home), HOME=str(elsewhere), XDG_CACHE_HOME=str(elsewhere)) as server:
-        assert server.ask() == 200
+    env = {"HOME": str(elsewhere), "XDG_CACHE_HOME": str(elsewhere), "MY_KEY": "sesame"}
+    with Embedded(tmp_path, "--home", str(home), "--api-key-env", "MY_KEY", **env) as server:
+        assert [server.ask(), server.ask(Authorization="Bearer sesame")] == [401, 200]
+        assert all("sesame" not in child.environ().values() for child in server.children())
         assert (home / "data").is_dir()
         server.end()
     assert list(elsewhere.iterdir()) == []
@@ -258,10 +284,16 @@ def test_it_writes_nothing_outside_its_home(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", one_of(["terminate", "kill"]))
 def test_it_ends_in_order_when_its_parent_ends(tmp_path: Path, how: str) -> None:
+    """Its messages are JSON meanwhile, and an old ready file is gone before it listens."""
+    (tmp_path / "ready").write_text("old")
     with (
         subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as parent,
-        Embedded(tmp_path, "--parent-pid", str(parent.pid)) as server,
+        Embedded(tmp_path, "--parent-pid", str(parent.pid), "--log-json") as server,
     ):
+        server.wait_for(lambda: server.ready.exists() and server.ready.read_text() != "old")
+        assert json.loads(server.ready.read_bytes())["pid"] == server.process.pid
+        if os.name == "posix":
+            assert server.ready.stat().st_mode & 0o777 == 0o600
         assert server.ask() == 200
         children = server.children()
         assert children
@@ -269,23 +301,6 @@ def test_it_ends_in_order_when_its_parent_ends(tmp_path: Path, how: str) -> None
         assert server.wait(PATIENCE) == 0
         wait_gone(children)
         assert not server.ready.exists()
-
-
-def test_the_key_of_the_variable_is_asked_for_and_not_passed_on(tmp_path: Path) -> None:
-    with Embedded(tmp_path, "--api-key-env", "MY_KEY", MY_KEY="sesame") as server:
-        assert [server.ask(), server.ask(Authorization="Bearer sesame")] == [401, 200]
-        assert all("sesame" not in child.environ().values() for child in server.children())
-        server.end()
-
-
-def test_an_old_ready_file_is_gone_before_the_program_listens_and_messages_are_json(tmp_path: Path) -> None:
-    (tmp_path / "ready").write_text("old")
-    with Embedded(tmp_path, "--log-json") as server:
-        server.wait_for(lambda: server.ready.exists() and server.ready.read_text() != "old")
-        assert json.loads(server.ready.read_bytes())["pid"] == server.process.pid
-        if os.name == "posix":
-            assert server.ready.stat().st_mode & 0o777 == 0o600
-        server.end()
     lines = [json.loads(line) for line in server.told().splitlines()]
     assert lines[0]["message"].startswith("llama-appliance ")
     assert {"time", "level", "message"} == set(lines[0])
@@ -295,18 +310,20 @@ def test_an_old_ready_file_is_gone_before_the_program_listens_and_messages_are_j
     ("options", "told"),
     [
         (("--port", "0", "--listen", "127.0.0.1:0"), "--port 0 is short for --listen"),
-        (("--parent-pid", "2147483647"), "there is no such process"),
         (("--api-key-env", "NOT_SET"), "this environment variable is not set"),
-        (("--port", "0", "--ready-file", "missing/ready"), "--ready-file"),
+        (("--parent-pid", "2147483647"), "there is no such process"),
     ],
 )
 def test_a_mistake_is_named_and_ends_with_2(tmp_path: Path, options: tuple[str, ...], told: str) -> None:
-    done = run_command("serve", "--no-stores", *options, cwd=tmp_path)
+    done = run_here(("serve", "--no-stores", *options), tmp_path, fresh_environment(tmp_path))
     assert done.returncode == 2
     assert told in done.stderr
 
 
 def test_a_mistake_is_json_where_messages_are(tmp_path: Path) -> None:
-    done = run_command("serve", "--log-json", "--parent-pid", "2147483647", cwd=tmp_path)
+    words = ("--no-stores", "--port", "0", "--ready-file", "missing/ready")
+    done = run_command("serve", "--log-json", *words, cwd=tmp_path)
     assert done.returncode == 2
-    assert json.loads(done.stderr)["level"] == "error"
+    said = json.loads(done.stderr.splitlines()[-1])
+    assert said["level"] == "error"
+    assert "--ready-file" in said["message"]

@@ -14,7 +14,8 @@ import pytest
 from command_line import run_here
 from gguf_files import write_model
 from hub_process import FakeHub, fake_hub
-from program import Server, StartServer, answer, engine_argv, fresh_environment, http
+from program import Server, StartServer, answer, engine_argv, fresh_environment, http, path_after
+from slow import one_of
 from waiting import wait
 
 from appliance.engines.named import ENGINE_VARIABLE
@@ -60,10 +61,6 @@ def fetching(start_server: StartServer, environment: dict[str, str]) -> StartSer
     return start
 
 
-def path_after(argv: list[str], flag: str) -> Path:
-    return Path(argv[argv.index(flag) + 1])
-
-
 def test_it_is_downloaded_once_and_served_from_the_cache_then(fetching: StartServer, hub: FakeHub) -> None:
     for _ in range(2):
         server = fetching("-hf", REPO, "-c", "64")
@@ -82,30 +79,16 @@ def test_it_is_downloaded_once_and_served_from_the_cache_then(fetching: StartSer
     assert "downloading acme/tiny-GGUF:Q8_0" not in server.told()
 
 
-@pytest.mark.parametrize(
-    ("words", "model", "mmproj"),
-    [
-        (("--hf-repo", f"{REPO}:f16"), "tiny-F16.gguf", True),
-        (("--hf-repo", f"{REPO}:F16", "--no-mmproj"), "tiny-F16.gguf", False),
-        (("--hf-repo", REPO, "--hf-file", "plain.gguf"), "plain.gguf", True),
-        (("-hfr", REPO, "-hff", "split/big-Q2_K-00001-of-00002.gguf"), "big-Q2_K-00001-of-00002.gguf", True),
-        (("-hfr", f"{REPO}:Q2_K"), "big-Q2_K-00001-of-00002.gguf", True),
-    ],
-)
-def test_which_files_are_meant(fetching: StartServer, words: tuple[str, ...], model: str, mmproj: bool) -> None:
-    argv = engine_argv(fetching(*words))
+@pytest.mark.parametrize("kind", one_of([(), ("--spec-type", "draft-simple")]))
+def test_a_file_that_is_named_and_a_draft_model_from_its_repository(
+    fetching: StartServer, kind: tuple[str, ...]
+) -> None:
+    split = "split/big-Q2_K-00001-of-00002.gguf"
+    argv = engine_argv(fetching("-hfr", REPO, "-hff", split, "-hfd", "acme/draft", *kind))
     path = path_after(argv, "--model")
-    assert (path.name, "--mmproj" in argv) == (model, mmproj)
-    assert all(part.is_file() for part in path.parent.glob("big-*")), "every part is here"
-    assert path.parent.name != "split" or len(list(path.parent.iterdir())) == 2
-
-
-@pytest.mark.parametrize(
-    ("kind", "name"), [((), "mtp-tiny-Q8_0.gguf"), (("--spec-type", "draft-simple"), "draft-Q4_K_M.gguf")]
-)
-def test_a_draft_model_comes_from_its_repository(fetching: StartServer, kind: tuple[str, ...], name: str) -> None:
-    argv = engine_argv(fetching("-hf", REPO, "-hfd", "acme/draft", *kind))
-    assert path_after(argv, "--model-draft").name == name
+    assert path.name == Path(split).name
+    assert len(list(path.parent.iterdir())) == 2, "every part is here"
+    assert path_after(argv, "--model-draft").name == ("draft-Q4_K_M.gguf" if kind else "mtp-tiny-Q8_0.gguf")
     assert not {"-hfd", "--spec-draft-hf"} & set(argv)
 
 
@@ -129,6 +112,7 @@ def test_off_line_it_says_what_is_missing(environment: dict[str, str], tmp_path:
     assert hub.requests() == []
 
 
+@pytest.mark.slow
 def test_off_line_what_is_in_the_cache_is_served(fetching: StartServer, tmp_path: Path, hub: FakeHub) -> None:
     folder = tmp_path / "cache" / "models--acme--tiny-GGUF"
     (folder / "refs").mkdir(parents=True)
@@ -180,6 +164,7 @@ def test_ctrl_c_keeps_what_has_come(fetching: StartServer, hub: FakeHub) -> None
     assert hub.sent() - before < path.stat().st_size - SIZE // 8
 
 
+@pytest.mark.slow
 def test_a_repository_that_holds_presets_makes_it_the_router(fetching: StartServer, hub: FakeHub) -> None:
     folder = hub.root / "acme/presets"
     folder.mkdir()
@@ -189,19 +174,34 @@ def test_a_repository_that_holds_presets_makes_it_the_router(fetching: StartServ
     assert [model["id"] for model in http(server, "GET", "/models").json()["data"]] == ["one"]
 
 
+MEANT = {
+    "quantization": (f"hf-repo = {REPO}:f16\n", "tiny-F16.gguf", True),
+    "blind": (f"hf-repo = {REPO}:F16\nno-mmproj = 1\n", "tiny-F16.gguf", False),
+    "file": (f"hf-repo = {REPO}\nhf-file = plain.gguf\n", "plain.gguf", True),
+    "parts": (f"hfr = {REPO}:Q2_K\n", "big-Q2_K-00001-of-00002.gguf", True),
+}
+"""Keys of a preset, the file that they mean, and whether the model sees."""
+
+
 def test_a_presets_model_is_downloaded_when_it_is_asked_for(
     fetching: StartServer, hub: FakeHub, tmp_path: Path
 ) -> None:
-    (tmp_path / "p.ini").write_text(
-        f"[one]\nhf-repo = {REPO}:F16\nhf-repo-draft = acme/draft\nctx-size = 77\n[two]\nhf-repo = {REPO}:Q9\n"
-    )
-    server = fetching("--models-preset", "p.ini")
+    presets = "".join(f"[{name}]\n{keys}" for name, (keys, _, _) in MEANT.items())
+    drafting = f"[one]\nhf-repo = {REPO}:F16\nhf-repo-draft = acme/draft\nctx-size = 77\n"
+    (tmp_path / "p.ini").write_text(f"{presets}{drafting}[two]\nhf-repo = {REPO}:Q9\n")
+    server = fetching("--models-preset", "p.ini", "--models-max", "1")
 
     def states() -> dict[str, Any]:
         return {entry["id"]: entry["status"] for entry in http(server, "GET", "/models").json()["data"]}
 
     assert {status["value"] for status in states().values()} == {"unloaded"}
     assert hub.requests() == []
+    for name, (_, file, sees) in MEANT.items():
+        answer(server, "/v1/chat/completions", **CHAT, model=name)
+        argv = engine_argv(server)
+        path = path_after(argv, "--model")
+        assert (path.name, "--mmproj" in argv) == (file, sees), name
+        assert all(part.is_file() for part in path.parent.glob("big-*")), "every part is here"
     answer(server, "/v1/chat/completions", **CHAT, model="one")
     argv = engine_argv(server)
     for flag, name in (

@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -30,26 +31,40 @@ def models(home: Home) -> dict[str, dict[str, object]]:
     return {row["id"]: row for row in home.json("ls")["models"]}
 
 
-@pytest.fixture
-def home() -> Iterator[Home]:
+@contextmanager
+def new_home() -> Generator[Home]:
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="h") as folder:
         yield Home(Path(folder))
 
 
-@pytest.fixture
-def hub(tmp_path: Path) -> Generator[FakeHub]:
-    file = tmp_path / "hub" / TINY_FILE
+@contextmanager
+def serving(home: Home, **env: str) -> Generator[Server]:
+    words = ("serve", *ANY_PORT, "--threads", "1", "--engine", "embedded", "--api-key", "sesame")
+    with Server(words, home.folder, env) as running:
+        yield running.wait_listening()
+
+
+@pytest.fixture(scope="module")
+def home() -> Generator[Home]:
+    with new_home() as home:
+        yield home
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Generator[FakeHub]:
+    root = tmp_path_factory.mktemp("hub")
+    file = root / TINY_FILE
     file.parent.mkdir(parents=True)
     shutil.copyfile(STARTER, file)
-    with fake_hub(tmp_path / "hub") as running:
+    with fake_hub(root) as running:
         yield running
 
 
-@pytest.fixture
-def server(home: Home, hub: FakeHub) -> Iterator[Server]:
-    words = ("serve", *ANY_PORT, "--threads", "1", "--engine", "embedded", "--api-key", "sesame")
-    with Server(words, home.folder, {"HF_ENDPOINT": hub.url}) as running:
-        yield running.wait_listening()
+@pytest.fixture(scope="module")
+def server(home: Home, hub: FakeHub) -> Generator[Server]:
+    """The server of the home, for tests that leave it without a model of the hub."""
+    with serving(home, HF_ENDPOINT=hub.url) as running:
+        yield running
 
 
 def test_from_pull_to_rm_without_an_address_or_a_key(home: Home, server: Server) -> None:
@@ -83,7 +98,12 @@ def test_a_file_in_the_folder_that_ls_names_is_there_in_the_next_ls_and_goes_wit
         assert "'sudo chmod a+r" in home.good("ls")
 
 
-def test_rm_names_every_file_of_a_model_with_a_server_and_without(home: Home) -> None:
+def test_rm_names_every_file_of_a_model_with_a_server_and_without() -> None:
+    with new_home() as home:
+        check_rm(home)
+
+
+def check_rm(home: Home) -> None:
     folder = Path(home.json("ls")["models_dir"])
     parts = [folder / f"big-Q8_0-0000{number}-of-00002.gguf" for number in (1, 2)]
 
@@ -107,12 +127,13 @@ def test_who_stops_a_pull_pauses_the_servers_download_and_the_same_command_goes_
     home: Home, server: Server, hub: FakeHub
 ) -> None:
     hub.behave(rate=400_000)
+    before = hub.sent()
     command = [str(COMMAND), "pull", "acme/Tiny-GGUF", "--json"]
     with subprocess.Popen(
         command, cwd=home.folder, env=fresh_environment(home.folder), stdout=subprocess.PIPE, text=True
     ) as pull:
         assert json.loads(pull.stdout.readline())["event"] == "plan"
-        wait(lambda: hub.sent() > 100_000, within=30)
+        wait(lambda: hub.sent() > before + 100_000, within=30)
         pull.send_signal(signal.SIGINT)
         assert json.loads(pull.stdout.read().splitlines()[-1])["event"] == "cancelled"
         assert pull.wait(30) == 130
@@ -120,9 +141,15 @@ def test_who_stops_a_pull_pauses_the_servers_download_and_the_same_command_goes_
     hub.behave()
     assert TINY in home.good("pull", "acme/Tiny-GGUF")
     assert hub.sent() < had + STARTER.stat().st_size - 50_000, "it began from nothing"
+    home.good("rm", "acme/Tiny-GGUF")
 
 
-def test_the_command_says_which_server_it_asks_and_can_be_told_another(home: Home, server: Server) -> None:
+def test_the_command_says_which_server_it_asks_and_can_be_told_another() -> None:
+    with new_home() as home, serving(home) as server:
+        check_choice(home, server)
+
+
+def check_choice(home: Home, server: Server) -> None:
     data = Path(fresh_environment(home.folder)["XDG_DATA_HOME"])
     socket = f"unix:{data / 'llama-appliance' / 'server.sock'}"
     assert f"server: {socket} (your own server runs)" in home.good("ps", "-v")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from command_line import run_here
 from gguf_files import write_model
-from program import Server, StartServer, answer, engine_argv, fresh_environment, http
+from program import Server, StartServer, answer, engine_argv, fresh_environment, http, path_after
 
 from appliance.engines.named import ENGINE_VARIABLE
 from appliance.features.downloads import owner as downloads
@@ -134,10 +134,6 @@ def fetching(start_server: StartServer, environment: dict[str, str]) -> StartSer
     return lambda *words: start_server("llama-server", *words, "--port", "0", env=environment)
 
 
-def path_after(argv: list[str], flag: str) -> Path:
-    return Path(argv[argv.index(flag) + 1])
-
-
 def end(server: Server) -> None:
     server.process.terminate()
     server.wait(10)
@@ -224,6 +220,7 @@ def test_an_address_is_fetched_once_and_goes_on(fetching: StartServer, shelf: Sh
     assert {authorization for _, _, authorization in shelf.asked} == {None}
 
 
+@pytest.mark.slow
 def test_an_address_fills_the_file_that_is_named(fetching: StartServer, shelf: Shelf, tmp_path: Path) -> None:
     write_model(shelf.root / "see-F16.gguf", architecture="clip", clip__has_vision_encoder=True)
     words = ("-mu", f"{shelf.url}/files/big-00001-of-00002.gguf", "-m", "mine/x-00001-of-00002.gguf")

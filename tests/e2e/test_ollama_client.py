@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from program import STARTER_QUESTION, Server, StartServer, http
+from program import STARTER_QUESTION, Server, StartServer
 
 if TYPE_CHECKING:  # and where it is used: it takes a second of each process that collects the tests
     import ollama
@@ -142,36 +142,29 @@ def test_a_model_stays_as_long_as_the_client_wishes(serve: StartServer, engine: 
     assert client.ps().models == []
 
 
-def test_derived_models_outlive_the_program(serve: StartServer, open_client: OpenClient) -> None:
+def test_derived_models_outlive_the_program_and_the_port_of_ollama_is_taken_only_if_it_is_free(
+    serve: StartServer, open_client: OpenClient, tmp_path: Path
+) -> None:
+    """That port may also be in the configuration."""
     import ollama
 
-    server = serve("--no-stores")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        server = serve("--no-stores", "--ollama-port", str(taken))
+    (told,) = [line for line in server.told().splitlines() if f"cannot listen on 127.0.0.1:{taken}" in line]
+    assert "another program listens there already; choose another with --ollama-port, or leave it out" in told
+    assert "--listen" not in told
     client = open_client(server.url)
     client.copy("starter", "mine")
     assert client.create("poet", from_="mine", system="Be brief.", parameters={"num_predict": 3}).status == "success"
     server.process.terminate()
     assert server.wait(20) == 0
-    client = open_client(serve("--no-stores").url)
+    config = tmp_path / "config.yaml"
+    config.write_text(f"ollamaPort: {taken}\n")
+    assert f"and http://127.0.0.1:{taken}" in serve("--no-stores", "--config", str(config)).told()
+    client = open_client(f"http://127.0.0.1:{taken}")
     assert {model.model for model in client.list().models} == {"starter:latest", "mine:latest", "poet:latest"}
     assert client.chat("poet", messages=QUESTION).eval_count == 3
     client.delete("poet")
     with pytest.raises(ollama.ResponseError):
         client.show("poet")
-
-
-def test_the_port_of_ollama_is_taken_only_if_it_is_free(
-    serve: StartServer, open_client: OpenClient, tmp_path: Path
-) -> None:
-    """It may also be in the configuration."""
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        taken = other.getsockname()[1]
-        server = serve("--no-stores", "--ollama-port", str(taken))
-        (told,) = [line for line in server.told().splitlines() if f"cannot listen on 127.0.0.1:{taken}" in line]
-        assert "another program listens there already; choose another with --ollama-port, or leave it out" in told
-        assert "--listen" not in told
-        assert http(server, "GET", "/api/tags").status == 200
-    config = tmp_path / "config.yaml"
-    config.write_text(f"ollamaPort: {taken}\n")
-    with_port = serve("--no-stores", "--config", str(config))
-    assert f"and http://127.0.0.1:{taken}" in with_port.told()
-    assert open_client(f"http://127.0.0.1:{taken}").list().models

@@ -280,8 +280,12 @@ def test_new_keys_shut_out_the_old_ones(make_box: MakeBox) -> None:
         wait_together([b1, b2])
 
 
-def test_nothing_is_told_without_the_key(make_box: MakeBox) -> None:
+def test_changes_need_admin_and_nothing_is_told_without_the_key(make_box: MakeBox) -> None:
     box = make_box("b1")
+    for verb in ("create", "invite", "join", "leave", "drain", "rotate"):
+        refused = ask(box.server, "POST", f"/api/pool/{verb}", {})
+        assert (refused.status, refused.json()["error"]["reason"]) == (403, "admin_off"), verb
+    assert not list(box.folder.rglob("pool.json"))
     box.create()
     routes = [*DoorRoutes.ROUTES, *(("POST", path) for path in POSTED), *(("GET", path) for path in PUBLIC_PATHS)]
     routes += [("GET", "/api/link"), ("GET", "/api/pool"), ("GET", "/none"), ("OPTIONS", "/v1/models"), ("GET", "/ui/")]
@@ -319,14 +323,6 @@ def test_two_boxes_join_at_two_others_at_the_same_time(make_box: MakeBox) -> Non
     wait_together([b1, b2, b3, b4])
     rosters = {tuple(box.state()["boxes"][number]["name"] for number in range(4)) for box in (b1, b2, b3, b4)}
     assert len(rosters) == 1
-
-
-def test_changes_over_http_need_admin(make_box: MakeBox) -> None:
-    box = make_box("b1")
-    for verb in ("create", "invite", "join", "leave", "drain", "rotate"):
-        refused = ask(box.server, "POST", f"/api/pool/{verb}", {})
-        assert (refused.status, refused.json()["error"]["reason"]) == (403, "admin_off"), verb
-    assert not list(box.folder.rglob("pool.json"))
 
 
 NOWHERE = "192.0.2.1"

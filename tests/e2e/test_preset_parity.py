@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.request import urlopen
@@ -217,7 +217,7 @@ def by_nothing(server: Server) -> None:
 
 
 @pytest.fixture
-def file(tmp_path: Path, starter_model: Path) -> Callable[[str], Path]:
+def file(tmp_path: Path, starter_model: Path) -> Callable[..., Path]:
     """Write the preset file: sections ``a`` and ``b``, and more."""
 
     def write(more: str = "", *, b: int = 64) -> Path:
@@ -247,32 +247,40 @@ def ask(server: Server, model: str) -> None:
     answer(server, "/v1/chat/completions", **CHAT, model=model)
 
 
-@pytest.mark.parametrize(
-    ("verb", "tell"),
-    [("serve", by_signal), ("serve", by_request), ("serve", by_nothing), ("llama-server", by_list)],
-)
-def test_what_has_not_changed_goes_on(presets: StartServer, file: Callable[..., Path], verb: str, tell: Told) -> None:
-    if tell is by_signal and sys.platform == "win32":
-        pytest.skip("there is no such signal there")
-    path = file()
-    server = presets(verb, *(("--watch-config",) if tell is by_nothing else ()))
+@pytest.mark.parametrize(("verb", "tell"), [("serve", (by_request, by_signal)), ("llama-server", (by_list,))])
+def test_what_has_not_changed_goes_on(
+    presets: StartServer, file: Callable[..., Path], verb: str, tell: Sequence[Told]
+) -> None:
+    file()
+    server = presets(verb)
+    for context, each in enumerate(tell, 96):
+        if each is not by_signal or sys.platform != "win32":
+            check_spared(server, file, context, each)
+
+
+def check_spared(server: Server, file: Callable[..., Path], context: int, tell: Told) -> None:
+    """Change ``b`` and add a model: ``a`` goes on."""
     ask(server, "a")
     ask(server, "b")
     (before,) = [child.pid for child in server.children() if "a" in child.cmdline()]
     old = [child for child in server.children() if "b" in child.cmdline()]
-    file(b=96, more=f"[c]\nm = {path}\n")
+    new = f"c{context}"
+    file(f"[{new}]\nm = /x\n", b=context)
     tell(server)
-    wait(lambda: {"a", "b", "c"} <= ids(server), told=server.told)
+    wait(lambda: {"a", "b", new} <= ids(server), told=server.told)
     wait(lambda: not any(child.is_running() for child in old), told=server.told)
     ask(server, "b")
     listed = http(server, "GET", "/models").json()["data"]
-    assert "96" in next(entry["status"]["args"] for entry in listed if entry["id"] == "b")
+    assert str(context) in next(entry["status"]["args"] for entry in listed if entry["id"] == "b")
     assert [child.pid for child in server.children() if "a" in child.cmdline()] == [before]
 
 
-def test_a_mistake_is_told_and_changes_nothing(presets: StartServer, file: Callable[..., Path]) -> None:
+def test_a_file_is_watched_and_a_mistake_is_told_and_changes_nothing(
+    presets: StartServer, file: Callable[..., Path]
+) -> None:
     file()
     server = presets("serve", "--watch-config")
+    check_spared(server, file, 96, by_nothing)
     before = ids(server)
     file("[c]\nfoo-bar = 1\n")
     for method, target in (("POST", "/api/config/reload"), ("GET", "/models?reload=1")):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,11 +15,23 @@ from slow import one_of
 from test_lifetimes import post
 from waiting import wait
 
+from appliance.engines.named import ENGINE_VARIABLE
+
 SMALL = ("-c", "1024")
 
 
-def test_prompts_of_every_form(single: StartServer) -> None:
-    server = single(*SMALL, "-np", "2")
+@pytest.fixture(scope="module")
+def server(engine: str, starter_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Generator[Server]:
+    """``llama-server`` with two slots, which it saves in its working folder; for all tests that need no more."""
+    folder = tmp_path_factory.mktemp("saved")
+    more = ("-np", "2", "--metrics", "--context-shift", "--slot-save-path", str(folder))
+    argv = ("llama-server", "-m", str(starter_model), "-t", "1", "--port", "0", *SMALL, *more)
+    with Server(argv, folder, {ENGINE_VARIABLE: engine}) as running:
+        running.wait_listening().wait_healthy()
+        yield running
+
+
+def test_prompts_of_every_form(server: Server) -> None:
     said = {"n_predict": 2, "temperature": 0}
     tokens = answer(server, "/tokenize", content="Hello")["tokens"]
     assert answer(server, "/tokenize", content="Hello", add_special=True)["tokens"][-len(tokens) :] == tokens
@@ -46,8 +58,7 @@ SENT = {
 }  # fmt: skip
 
 
-def test_fields_of_a_completion(single: StartServer) -> None:
-    server = single(*SMALL)
+def test_fields_of_a_completion(server: Server) -> None:
     bias = answer(server, "/tokenize", content="!")["tokens"][-1]
     biases = [[bias, -1.0], ["the", False]]
     more = {"logit_bias": biases, "n_indent": 1, "t_max_predict_ms": 60000, "return_tokens": True}
@@ -81,12 +92,11 @@ def test_fields_of_a_completion(single: StartServer) -> None:
     assert pictured["usage"]["completion_tokens"] == 2
 
 
-def test_slots_are_saved_restored_and_erased(single: StartServer, tmp_path: Path) -> None:
-    server = single(*SMALL, "--slot-save-path", str(tmp_path))
+def test_slots_are_saved_restored_and_erased(server: Server) -> None:
     used = answer(server, "/completion", prompt="Once upon a time", n_predict=1, id_slot=0)
     saved = answer(server, "/slots/0?action=save", filename="one.bin")
     assert saved["n_saved"] >= used["tokens_evaluated"]
-    assert saved["n_written"] == (tmp_path / "one.bin").stat().st_size
+    assert saved["n_written"] == (server.cwd / "one.bin").stat().st_size
     assert saved["timings"]["save_ms"] >= 0
     assert answer(server, "/slots/0?action=erase")["n_erased"] > 0
     assert answer(server, "/slots/1?action=restore", filename="one.bin")["n_restored"] == saved["n_saved"]
@@ -103,15 +113,18 @@ def test_embeddings_with_and_without_pooling(single: StartServer) -> None:
     assert [len(vector) for vector in one["embedding"]] == [192]
     found = answer(server, "/v1/embeddings", input=["Hello", "there"], encoding_format="base64")
     assert [type(each["embedding"]) for each in found["data"]] == [str, str]
-    [bare] = answer(single(*SMALL, "--embeddings", "--pooling", "none"), "/embeddings", content="Hello there")
+    server = single(*SMALL, "--embeddings", "--pooling", "none", "--metrics", "--no-slots")
+    [bare] = answer(server, "/embeddings", content="Hello there")
     assert len(bare["embedding"]) > 1, "a vector for each token"
+    assert "llamacpp:kv_cache_tokens" not in metrics(server), "slots tell it"
 
 
-def test_no_free_slot_is_told(single: StartServer) -> None:
-    server = single(*SMALL, "-np", "1", "--context-shift")
+def test_no_free_slot_is_told(server: Server) -> None:
     assert http(server, "GET", "/slots?fail_on_no_slot=1").status == 200
-    with post(server, {"prompt": "Once", "n_predict": -1, "ignore_eos": True, "stream": True}) as client:
-        assert client.recv(64).startswith(b"HTTP/1.1 200")
+    endless = {"prompt": "Once", "n_predict": -1, "ignore_eos": True, "stream": True}
+    with post(server, endless) as one, post(server, endless) as other:
+        for client in (one, other):
+            assert client.recv(64).startswith(b"HTTP/1.1 200")
         assert http(server, "GET", "/slots?fail_on_no_slot=1").status == 503
         assert http(server, "GET", "/slots").json()[0]["is_processing"] is True
 
@@ -145,15 +158,14 @@ def test_images_in_the_text_are_seen_as_in_the_new_form(single: StartServer, tmp
     assert (refused.status, refused.json()["error"]["param"]) == (400, "image_data")
 
 
-def test_images_for_a_model_that_sees_none_are_refused(single: StartServer) -> None:
+def test_images_for_a_model_that_sees_none_are_refused(server: Server) -> None:
     image = {"data": base64.b64encode(png(1)).decode(), "id": 1}
-    refused = http(single(*SMALL), "POST", "/completion", {"prompt": "[img-1]", "image_data": [image], **SURE})
+    refused = http(server, "POST", "/completion", {"prompt": "[img-1]", "image_data": [image], **SURE})
     assert refused.status >= 400
     assert "does not support" in refused.json()["error"]["message"]
 
 
-def test_no_token_is_said_where_none_is_wanted(single: StartServer) -> None:
-    server = single(*SMALL)
+def test_no_token_is_said_where_none_is_wanted(server: Server) -> None:
     prompt = "Once upon a time there was"
     whole = answer(server, "/completion", prompt=prompt, n_predict=0, n_probs=2, return_tokens=True, id_slot=0)
     assert (whole["content"], whole["tokens"], whole["tokens_predicted"]) == ("", [], 0)
@@ -174,15 +186,15 @@ def metrics(server: Server, query: str = "") -> dict[str, float]:
     return {s.name: s.value for family in text_string_to_metric_families(text) for s in family.samples}
 
 
-def test_metrics_tell_how_full_the_cache_is(single: StartServer) -> None:
-    server = single(*SMALL, "--metrics", "--parallel", "2")
+def test_metrics_tell_how_full_the_cache_is(server: Server) -> None:
+    for slot in (0, 1):
+        answer(server, f"/slots/{slot}?action=erase")
     assert metrics(server)["llamacpp:kv_cache_tokens"] == 0
     said = answer(server, "/completion", prompt="Once upon a time", n_predict=0, id_slot=1)
     found = metrics(server)
     assert found["llamacpp:kv_cache_tokens"] == said["tokens_cached"] > 0
     assert found["llamacpp:kv_cache_usage_ratio"] == pytest.approx(said["tokens_cached"] / 1024, rel=1e-4)
     assert found["llamacpp:requests_processing"] == 0, "the engine's own are there"
-    assert "llamacpp:kv_cache_tokens" not in metrics(single(*SMALL, "--metrics", "--no-slots"))
 
 
 def test_asking_how_full_the_cache_is_wakes_nobody(single: StartServer) -> None:
@@ -204,9 +216,8 @@ SCHEMAS: Sequence[dict[str, object]] = (
 
 
 @pytest.mark.parametrize("path", one_of(["/completion", "/v1/completions"]))
-def test_a_schema_binds_the_answer_on_every_engine(single: StartServer, path: str) -> None:
+def test_a_schema_binds_the_answer_on_every_engine(server: Server, path: str) -> None:
     """The model is urged to say something that no schema allows."""
-    server = single(*SMALL)
     forbidden = answer(server, "/tokenize", content="!")["tokens"][-1]
     urged = {"prompt": "Hello", "temperature": 0, "n_predict": 3, "max_tokens": 3, "logit_bias": [[forbidden, 1000]]}
     free = answer(server, path, **urged)
@@ -235,6 +246,7 @@ def test_a_schema_binds_a_chat_without_jinja(single: StartServer) -> None:
     assert http(server, "POST", "/v1/chat/completions", {**urged, "response_format": wrong}).status == 400
 
 
+@pytest.mark.slow
 def test_the_same_with_an_option(single: StartServer) -> None:
     server = single(*SMALL, "--json-schema", json.dumps(SCHEMAS[1]))
     forbidden = answer(server, "/tokenize", content="!")["tokens"][-1]

@@ -82,19 +82,20 @@ def test_aliases_keys_prefix_and_pages_from_everywhere(
 
 
 def test_a_model_that_cannot_be_loaded_ends_it(engine: str, tmp_path: Path, starter_model: Path) -> None:
-    damaged = tmp_path / "damaged.gguf"
-    damaged.write_bytes(starter_model.read_bytes().replace(b"llama.block_count", b"llama.block_cuont"))
-    for path in (damaged, tmp_path / "missing.gguf"):
-        words = ("llama-server", "-m", str(path), "--port", "0", "-t", "1")
-        done = run_command(*words, cwd=tmp_path, env={ENGINE_VARIABLE: engine})
-        assert (done.returncode, path.name in done.stderr, "Traceback" in done.stderr) == (1, True, False), done.stderr
+    """`children/contract/test_contract_process.py` has more that an engine cannot load."""
+    path = tmp_path / "damaged.gguf"
+    path.write_bytes(starter_model.read_bytes().replace(b"llama.block_count", b"llama.block_cuont"))
+    words = ("llama-server", "-m", str(path), "--port", "0", "-t", "1")
+    done = run_command(*words, cwd=tmp_path, env={ENGINE_VARIABLE: engine})
+    assert (done.returncode, path.name in done.stderr, "Traceback" in done.stderr) == (1, True, False), done.stderr
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals as POSIX has them")
-def test_it_is_not_healthy_while_the_model_loads_and_can_be_ended_then(faked: StartServer) -> None:
+def test_it_is_not_healthy_while_the_model_loads_and_can_be_ended_then(faked: StartServer, starter_model: Path) -> None:
     server = faked("--port", "0", FAKE_LOAD_DELAY="60")
     refused = http(server, "GET", "/health")
     assert (refused.status, refused.json()["error"]["type"]) == (503, "unavailable_error")
+    check_taken_port_is_told(server, starter_model)
     children = server.children()
     server.signal(signal.SIGTERM)
     assert server.wait(20) == 0
@@ -137,11 +138,9 @@ def test_an_engine_that_dies_is_started_again_and_one_that_keeps_dying_ends_it(s
     assert "Traceback" not in server.told()
 
 
-def test_a_port_that_is_taken_is_told_in_llama_servers_words(
-    faked: StartServer, starter_model: Path, tmp_path: Path
-) -> None:
-    server = faked("--port", "0")
-    again = run_command("llama-server", "-m", str(starter_model), "--port", str(server.port), cwd=tmp_path)
+def check_taken_port_is_told(server: Server, model: Path) -> None:
+    """In llama-server's words, to who starts another one at that port."""
+    again = run_command("llama-server", "-m", str(model), "--port", str(server.port), cwd=server.cwd)
     assert again.returncode == 1
     assert f"cannot listen on 127.0.0.1:{server.port}: another llama-appliance listens there" in again.stderr
     assert f"--port {server.port + 1}" in again.stderr
@@ -187,11 +186,14 @@ def test_what_the_engine_has_said_is_there_when_it_is_healthy(faked: StartServer
 
 
 def test_the_version_is_the_engines_own_and_help_explains_every_option(engine: str, tmp_path: Path) -> None:
+    """It is installed under the name that scripts use as well."""
     env = {ENGINE_VARIABLE: engine}
     version = run_command("llama-server", "--version", cwd=tmp_path, env=env)
     assert version.returncode == 0
     assert "version" in version.stdout + version.stderr
-    helped = run_command("llama-server", "--help", cwd=tmp_path, env=env)
+    program = COMMAND.with_name("llama-server.exe" if sys.platform == "win32" else "llama-server")
+    assert is_this_program(program), "it is never taken for an engine"
+    helped = run_command("--help", cwd=tmp_path, env=env, program=(program,))
     assert helped.returncode == 0
     lines = helped.stdout.splitlines()
     assert lines[0] == "usage: llama-server [options]"
@@ -201,19 +203,13 @@ def test_the_version_is_the_engines_own_and_help_explains_every_option(engine: s
 
 
 @one_engine
-def test_it_is_installed_under_the_name_that_scripts_use(tmp_path: Path, starter_model: Path, engine: str) -> None:
-    program = COMMAND.with_name("llama-server.exe" if sys.platform == "win32" else "llama-server")
-    env = {**fresh_environment(tmp_path), ENGINE_VARIABLE: engine}
-    done = subprocess.run([program, "--help"], env=env, capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.startswith("usage: llama-server [options]")
-    assert is_this_program(program), "it is never taken for an engine"
-
-
-@one_engine
 def test_options_of_the_seeds_time_are_understood_or_told(single: StartServer) -> None:
     env = {"LLAMA_ARG_NO_WEBUI": "1", "LLAMA_ARG_MLOCK": "off", "LLAMA_LOG_VERBOSITY": "3"}
     server = single("-fa", "--log-colors", "off", "-dkvc", "-cd", "64", "-c", "256", **env)
     assert http(server, "GET", "/").status == 404, "without the page"
+    props = http(server, "GET", "/props").json()
+    assert (props["cors_proxy_enabled"], props["ui"], props["ui_settings"]) == (False, False, {})
+    assert http(server, "GET", "/cors-proxy?url=http://127.0.0.1:1/").status == 403
     assert answer(server, "/v1/chat/completions", **CHAT, max_tokens=2)
     assert "warning: -dkvc has no effect" in server.told()
     assert "warning: -cd has no effect" in server.told()

@@ -119,7 +119,7 @@ def test_a_conversation(server: Server, tmp_path: Path, terminals: list[Terminal
     assert terminal.process.wait(10) == 0
 
 
-def test_ctrl_c_stops_an_answer_and_ctrl_d_the_chat(
+def test_ctrl_c_stops_an_answer_and_ctrl_d_the_chat_and_a_single_question_ends_with_130(
     fake_engine: Path, start_server: StartServer, tmp_path: Path, terminals: list[Terminal]
 ) -> None:
     slow = {"FAKE_TOKENS": "1000", "FAKE_TOKEN_DELAY": "0.05"}
@@ -135,11 +135,6 @@ def test_ctrl_c_stops_an_answer_and_ctrl_d_the_chat(
     assert time.monotonic() - began < 2 * SOON
     terminal.type("\x04")
     assert terminal.process.wait(10) == 0
-
-
-def test_ctrl_c_ends_a_single_question_with_130(fake_engine: Path, start_server: StartServer, tmp_path: Path) -> None:
-    slow = {"FAKE_TOKENS": "1000", "FAKE_TOKEN_DELAY": "0.05"}
-    server = start_server("serve", "--listen", "127.0.0.1:0", "--engine", str(fake_engine), env=slow)
     for more in (("--url", server.url), ("--engine", str(fake_engine))):
         argv = [str(COMMAND), "run", "starter", "Tell me everything.", *more]
         env = {**fresh_environment(tmp_path), **slow}

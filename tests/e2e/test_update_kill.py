@@ -134,7 +134,7 @@ def test_killed_before_any_of_its_changes_the_machine_serves_and_clears_up(
     ("lie", "why"),
     [
         (Lie(work="garbage"), "does not work on CPU"),
-        (Lie(prompt_speed=500, generation_speed=50), "% of the speed"),
+        pytest.param(Lie(prompt_speed=500, generation_speed=50), "% of the speed", marks=pytest.mark.slow),
         pytest.param(Lie(load="abort"), "does not work on CPU", marks=pytest.mark.slow),
         pytest.param(Lie(work="crash", after_requests=100), "", marks=pytest.mark.slow),
     ],

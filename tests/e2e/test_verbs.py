@@ -18,6 +18,7 @@ from waiting import wait
 
 from appliance.core.settings import KEY_VARIABLE
 from appliance.engines.named import ENGINE_VARIABLE
+from appliance.start import called
 
 STRANGE = ({}, {"Host": "evil.example"}, {"Origin": "http://evil.example"})
 
@@ -50,26 +51,27 @@ def test_the_line_to_try_can_be_pasted_as_it_stands(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no such shell")
-@pytest.mark.parametrize("path", ["with it", "without it", "with another one"])
-def test_a_message_names_the_program_so_that_a_shell_finds_it(tmp_path: Path, path: str) -> None:
+def test_a_message_names_the_program_so_that_a_shell_finds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = tmp_path / "other"
     other.mkdir()
     (other / COMMAND.name).write_text("#!/bin/sh\nexit 9\n")
     (other / COMMAND.name).chmod(0o755)
-    folders = [str(other)] if path == "with another one" else [str(COMMAND.parent)] if path == "with it" else []
-    env = {"PATH": os.pathsep.join([*folders, "/usr/bin", "/bin"])}
-    told = run_command("ps", "--url", "http://127.0.0.1:9", cwd=tmp_path, env=env).stderr
-    command = re.search("'(.+) serve'", told)
-    assert command is not None, told
-    assert command[1] == ("llama-appliance" if path == "with it" else str(COMMAND))
-    version = ["sh", "-c", f"{command[1]} --version"]
-    assert subprocess.run(version, env=fresh_environment(tmp_path) | env, cwd="/", timeout=60).returncode == 0
+    monkeypatch.setattr(sys, "argv", [str(COMMAND)])
+    for folders, name in (((COMMAND.parent,), "llama-appliance"), ((), str(COMMAND)), ((other,), str(COMMAND))):
+        path = os.pathsep.join([*map(str, folders), "/usr/bin", "/bin"])
+        monkeypatch.setenv("PATH", path)
+        assert called() == name
+    told = run_command("ps", "--url", "http://127.0.0.1:9", cwd=tmp_path, env={"PATH": path}).stderr
+    assert f"'{COMMAND} serve'" in told
+    version = ["sh", "-c", f"{called()} --version"]
+    env = fresh_environment(tmp_path) | {"PATH": path}
+    assert subprocess.run(version, env=env, cwd="/", timeout=60).returncode == 0
 
 
-def test_help_is_quick(tmp_path: Path) -> None:
+@pytest.mark.parametrize("verb", one_of(["--help", "version"]))
+def test_help_is_quick(tmp_path: Path, verb: str) -> None:
     """The goal is 150 ms on a quiet machine. Either costs 1.3 to 1.7 times the fixed work, busy or not."""
-    for verb in ("--help", "version"):
-        assert multiples_of_fixed_work(lambda verb=verb: run_command(verb, cwd=tmp_path)) < 2.2
+    assert multiples_of_fixed_work(lambda: run_command(verb, cwd=tmp_path)) < 2.2
 
 
 def test_a_further_address_is_served_under_the_same_rules_although_a_preload_fails(
@@ -167,7 +169,7 @@ def imported_by(server: Server) -> set[str]:
     return set(re.findall(r"^import time: +\d+ \| +\d+ \| +(\S+)$", server.told(), re.MULTILINE))
 
 
-@pytest.mark.parametrize("mode", ["serve", "configured", "router", "single"])
+@pytest.mark.parametrize("mode", ["serve", "configured", *one_of(["single", "router"])])
 def test_an_idle_server_has_not_imported_what_few_requests_need(
     start_server: StartServer, fake_engine: Path, tmp_path: Path, mode: str
 ) -> None:

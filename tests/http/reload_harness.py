@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from command_lines import command_line
+from config_files import ConfigFile
 from http_harness import CHAT, Appliance, chat
-from port_blocks import port_block
 from waiting import until
 
 RELOAD = "/api/config/reload"
@@ -19,23 +17,13 @@ class File:
 
     def __init__(self, path: Path, command: Sequence[str], model_file: Path) -> None:
         self.path = path
-        self._words = [*command, "--model", str(model_file)]
-        self._start_port = port_block(20)
-
-    def cmd(self, *args: str) -> str:
-        return f"{command_line([*self._words, *args])} --port ${{PORT}}"
+        self._file = ConfigFile(path, *command, "--model", model_file)
+        self.cmd = self._file.cmd
 
     def write(self, models: dict[str, Sequence[str] | dict[str, object]], *, swap: bool = False, **top: object) -> Path:
         """A model is the flags of its engine, or its keys. They all run side by side unless they ``swap``."""
-        told = {
-            name: {"proxy": "http://127.0.0.1:${PORT}", "cmd": self.cmd(), **given}
-            if isinstance(given, dict)
-            else {"proxy": "http://127.0.0.1:${PORT}", "cmd": self.cmd(*given)}
-            for name, given in models.items()
-        }
-        groups = {"all": {"swap": swap, "members": sorted(told)}}
-        first = {"startPort": self._start_port, "groups": groups}
-        self.path.write_text(json.dumps({**first, "models": told, **top}, indent=1), "utf-8")
+        groups = {"all": {"swap": swap, "members": sorted(models)}}
+        self._file.write(models, **{"groups": groups, **top})
         return self.path
 
 

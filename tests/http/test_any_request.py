@@ -26,6 +26,7 @@ from http_harness import Answer, Appliance, OpenServer, model
 from hub_process import fake_hub
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from slow import one_of
 from swap_harness import configure
 from waiting import PATIENCE
 from wsproto import ConnectionType, WSConnection
@@ -294,7 +295,7 @@ async def test_every_parameter_of_every_own_route_with_what_has_done_harm(
     assert found == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", one_of(KINDS))
 async def test_any_request(strange: Open, kind: str, request: pytest.FixtureRequest):
     option = request.config.getoption
     examples = option("--fuzz") or (DEEP if option("--deep") else FEW if option("--all") else FEWEST)

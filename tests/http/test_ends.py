@@ -220,9 +220,16 @@ WAYS = {
     ),
     "none of these": Way(nothing, "--until-close", "--parallel", "64"),
 }
+LIKE_OTHERS = {
+    "... of an answer without chunks or a length",
+    "... of such an answer, within a record",
+    "... within a record longer than 4 MiB",
+}
 
 
-@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LIKE_OTHERS)) for name in WAYS]
+)
 async def test_every_client_sees_how_its_stream_ended(
     name: str, open_server: OpenServer, fake_model: Path, monkeypatch: pytest.MonkeyPatch
 ):

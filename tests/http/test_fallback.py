@@ -65,12 +65,9 @@ def marks(answer: Answer) -> list[dict[str, object]]:
     return [record["appliance"]["continued"] for record in records(answer) if "appliance" in record]
 
 
-@pytest.mark.parametrize("fault", [DIES, (*DIES, "--die-mid-record")])
 @pytest.mark.parametrize("path", PATHS)
-async def test_a_stream_that_breaks_is_continued_on_the_next_engine(
-    open_server: OpenServer, path: str, fault: tuple[str, ...]
-):
-    async with serving(open_server, fake_engine("gpu", *fault), fake_engine("cpu")) as server:
+async def test_a_stream_that_breaks_is_continued_on_the_next_engine(open_server: OpenServer, path: str):
+    async with serving(open_server, fake_engine("gpu", *DIES), fake_engine("cpu")) as server:
         answer = await server.ask("POST", path, asked(path))
         assert (answer.status, answer.cut) == (200, False)
         assert text(answer) == STORY
@@ -93,6 +90,15 @@ async def test_a_stream_that_breaks_is_continued_on_the_next_engine(
         assert noted["tokens"]["output_tokens"] == 8
         assert noted["build"] == "cpu"
         assert server.fleet.seat_of("alpha") == "cpu"
+
+
+@pytest.mark.parametrize("path", one_of(PATHS))
+async def test_a_stream_that_breaks_within_a_record_is_continued_as_well(open_server: OpenServer, path: str):
+    within = fake_engine("gpu", *DIES, "--die-mid-record")
+    async with serving(open_server, within, fake_engine("cpu")) as server:
+        answer = await server.ask("POST", path, asked(path))
+        assert text(answer) == STORY
+        assert len(marks(answer)) == 1
 
 
 @pytest.mark.parametrize("fast", [True, False], ids=["no task", "in a task"])
@@ -139,15 +145,14 @@ async def test_a_client_of_ollamas_api_only_sees_more_lines(open_server: OpenSer
         assert (refused.status, refused.json.keys()) == (502, {"error"})
 
 
-@pytest.mark.parametrize("path", PATHS)
-async def test_what_had_not_begun_is_asked_again(open_server: OpenServer, path: str):
-    for stream in (False, True):
-        async with serving(open_server, fake_engine("gpu", "--die-before-head"), fake_engine("cpu")) as server:
-            answer = await server.good("POST", path, asked(path, stream=stream))
-            assert answer.header("X-Appliance-Fallback") == "replayed; from=gpu; on=cpu"
-            assert text(answer) == STORY if stream else STORY in answer.body.decode()
-            assert not stream or not marks(answer)
-            assert (await server.rows())[0]["metadata"]["fallback"] == "replayed; from=gpu; on=cpu"
+@pytest.mark.parametrize(("path", "stream"), [*((path, True) for path in PATHS), (CHAT, False)])
+async def test_what_had_not_begun_is_asked_again(open_server: OpenServer, path: str, stream: bool):
+    async with serving(open_server, fake_engine("gpu", "--die-before-head"), fake_engine("cpu")) as server:
+        answer = await server.good("POST", path, asked(path, stream=stream))
+        assert answer.header("X-Appliance-Fallback") == "replayed; from=gpu; on=cpu"
+        assert text(answer) == STORY if stream else STORY in answer.body.decode()
+        assert not stream or not marks(answer)
+        assert (await server.rows())[0]["metadata"]["fallback"] == "replayed; from=gpu; on=cpu"
 
 
 async def test_a_client_that_was_told_to_wait_is_answered_in_the_same_stream(open_server: OpenServer):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import re
 from collections.abc import Generator
@@ -15,7 +16,8 @@ from http_harness import CHAT, Answer, Appliance, Client, OpenServer, chat, raw_
 from reload_harness import RELOAD, File
 from waiting import PATIENCE, until
 
-from appliance.http.way.known_heads import MAX_KNOWN, KnownHeads
+from appliance.http.way import known_heads
+from appliance.http.way.known_heads import KnownHeads
 from appliance.platform.poller import Poller
 from appliance.traffic.record import Record
 
@@ -102,53 +104,55 @@ async def test_a_plain_request_wakes_no_task(server: Appliance, client: Client, 
     assert steps.count > 0
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("spelling", [CARRIED, IN_A_TASK])
-async def test_a_request_that_is_over_is_in_no_cycle(server: Appliance, client: Client, spelling: str, stream: bool):
+async def test_a_request_that_is_over_is_in_no_cycle(server: Appliance, client: Client):
     """Python's search for cycles holds all requests up; without them it has next to nothing to do."""
     await make_ready(server)
     gc.collect()
     gc.disable()
     try:
-        for _ in range(5):
-            assert (await again(client, chat(stream=stream), spelling)).status == 200
+        for spelling, stream in itertools.product((CARRIED, IN_A_TASK), (False, True)):
+            for _ in range(5):
+                assert (await again(client, chat(stream=stream), spelling)).status == 200
         server.traffic.recorder.settle()
         assert sum(isinstance(each, Record) for each in gc.get_objects()) <= 1  # that of the last one
     finally:
         gc.enable()
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(
-    "fault",
-    [
-        *({"die_after_tokens": 3, "die_mid_record": "true"}, {"die_after_tokens": 3}, {"die_before_head": "true"}),
-        *({"tokens": 0}, {"tokens": 300, "token_size": 5000}, {"token_delay": 0.01}, {"slow_prompt": 0.3}),
-        *({"echo": "true"}, {"status": 429}, {"status": 500}, {"error_record": 0}, {"error_record": 3}),
-        *({"malformed_sse": "true"}, {"close_without_answer": "true"}, {"close_after_tokens": 3}),
-        {"not_http": "true"},
-    ],
-    ids=str,
+FAULTS: tuple[dict[str, Any], ...] = (
+    *({"tokens": 0}, {"tokens": 300, "token_size": 5000}, {"token_delay": 0.01}, {"echo": "true"}, {"status": 429}),
+    *({"status": 500}, {"error_record": 0}, {"error_record": 3}, {"malformed_sse": "true"}, {"not_http": "true"}),
+    *({"close_without_answer": "true"}, {"close_after_tokens": 3}),
 )
-async def test_whatever_its_engine_does(open_server: OpenServer, stream: bool, fault: dict[str, Any]):
+DEATHS = {"die_after_tokens": 3, "die_mid_record": "true"}, {"die_after_tokens": 3}, {"die_before_head": "true"}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("faults", [FAULTS, *((death,) for death in DEATHS), ({"slow_prompt": 0.3},)], ids=str)
+async def test_whatever_its_engine_does(open_server: OpenServer, stream: bool, faults: tuple[dict[str, Any], ...]):
     """Answer, activity row and counters are those of a request that has a task."""
-    ping_after = 0.1 if "slow_prompt" in fault else PATIENCE  # a client that was pinged is told otherwise of a failure
+    ping_after = 0.1 if "slow_prompt" in faults[0] else PATIENCE  # who was pinged is told otherwise of a failure
     async with open_server(ping_after=ping_after) as server:
-        told: list[tuple[object, ...]] = []
-        for spelling in (IN_A_TASK, CARRIED):
-            await make_ready(server)
-            async with server.connect() as client:
-                body = chat(stream=stream, **fault)
-                if "die" in str(fault):
-                    body["user"] = spelling  # two bodies: what has killed an engine is not asked again
-                await send(client, body, spelling)
-                answer = await client.answer()
-            if "died" in str(answer.body) or "die_before_head" in fault or "die_after_tokens" in fault:
-                await until(lambda: server.state("alpha") != "loaded")
-            await until(lambda: server.traffic.metrics.under_way == 0)
-            told.append((*same(answer), await row(server)))
-        assert told[1] == told[0]
-        assert server.traffic.inflight.snapshot() == []
+        for fault in faults:
+            await compare_ways(server, chat(stream=stream, **fault), fault)
+
+
+async def compare_ways(server: Appliance, body: dict[str, Any], fault: dict[str, Any]) -> None:
+    """Ask in both spellings."""
+    told: list[tuple[object, ...]] = []
+    for spelling in (IN_A_TASK, CARRIED):
+        await make_ready(server)
+        async with server.connect() as client:
+            if "die" in str(fault):
+                body["user"] = spelling  # two bodies: what has killed an engine is not asked again
+            await send(client, body, spelling)
+            answer = await client.answer()
+        if "died" in str(answer.body) or "die_before_head" in fault or "die_after_tokens" in fault:
+            await until(lambda: server.state("alpha") != "loaded")
+        await until(lambda: server.traffic.metrics.under_way == 0)
+        told.append((*same(answer), await row(server)))
+    assert told[1] == told[0], fault
+    assert server.traffic.inflight.snapshot() == []
 
 
 @pytest.mark.slow
@@ -241,11 +245,10 @@ async def test_white_space_behind_a_request_is_not_of_its_body(server: Appliance
     assert re.findall(rb"HTTP/1.1 (\d+)", await client.everything()) == [b"200", b"400"]
 
 
-@pytest.mark.parametrize("cut", [1, 30, 90, 200, -1])
-async def test_a_request_may_come_in_pieces(server: Appliance, client: Client, cut: int):
+async def test_a_request_may_come_in_pieces(server: Appliance, client: Client):
     whole = raw_post(json.dumps(chat()).encode() + b" ")
     await make_ready(server)
-    for _ in range(2):
+    for cut in (1, 1, 30, 90, 200, -1):
         await client.stream.send_all(whole[:cut])
         await trio.sleep(0.02)
         await client.stream.send_all(whole[cut:])
@@ -286,10 +289,12 @@ async def test_what_a_head_means_is_forgotten_with_the_configuration(open_server
         assert (await ask("old")).status == 401, "the model is known again, its old key is not"
 
 
-async def test_heads_are_not_remembered_without_end(server: Appliance, client: Client):
+async def test_heads_are_not_remembered_without_end(server: Appliance, client: Client, monkeypatch: pytest.MonkeyPatch):
+    few = 20
+    monkeypatch.setattr(known_heads, "MAX_KNOWN", few)
     body = json.dumps(chat()).encode()
-    for number in range(MAX_KNOWN + 50):
+    for number in range(few + 5):
         await client.send("POST", CHAT, body, [("X-Number", str(number))])
         assert (await client.answer()).status == 200
         client.next_request()
-    assert max(len(each._known) for each in gc.get_objects() if isinstance(each, KnownHeads)) == MAX_KNOWN
+    assert max(len(each._known) for each in gc.get_objects() if isinstance(each, KnownHeads)) == few

@@ -166,7 +166,7 @@ async def test_no_request_fails_because_the_configuration_changes(open_server: O
         async with trio.open_nursery() as nursery:
             for model in ("a", "b", "a"):
                 nursery.start_soon(keep_asking, model, done)
-            for n in range(25):
+            for n in range(15):
                 others = {f"{'0' if n % 2 else 'z'}{k}": () for k in range(n % 3)}
                 models = {"a": ("--ctx-size", str(1000 + n // 2 % 3)), "b": ("--parallel", str(1 + n % 2)), **others}
                 file.write(models, swap=n % 5 == 4)

@@ -87,7 +87,7 @@ def catches(pid: int, number: signal.Signals) -> bool:
 @pytest.mark.usefixtures("posix")
 def test_sigterm_ends_it_with_0(start: Start) -> None:
     """Several times, and in the very instant it begins to listen: a handler that is there and not heard loses it."""
-    for _ in range(8):
+    for _ in range(4):
         running = start(ready=False)
         deadline = time.monotonic() + 10
         while not catches(running.process.pid, signal.SIGTERM):
