@@ -8,6 +8,7 @@ import { look } from "./words.mjs";
 const require = createRequire(new URL("../../appliance/web/package.json", import.meta.url));
 const { chromium, firefox } = require("playwright-core");
 
+const more = process.env.BROWSER_ARGS?.split(" ") ?? [];
 export const launch = () =>
   process.env.BROWSER === "firefox"
     ? firefox.launch({
@@ -17,12 +18,7 @@ export const launch = () =>
       })
     : chromium.launch({
         executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
-        args: [
-          "--no-sandbox",
-          "--disable-dev-shm-usage",
-          "--disable-gpu",
-          ...(process.env.BROWSER_ARGS?.split(" ") ?? []),
-        ],
+        args: ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", ...more],
       });
 
 /**
@@ -72,15 +68,15 @@ export async function until(look, isSo, what) {
   }
 }
 
-export const put = (page, path, body) =>
-  page.evaluate(
-    async ([path, body]) => {
-      const headers = { "Content-Type": "application/json" };
-      return (await fetch(path, { method: "PUT", body: JSON.stringify(body), headers })).status;
-    },
-    [path, body],
-  );
-export const api = (page, path) => page.evaluate(async (path) => (await fetch(path)).json(), path);
+/** What the server of this page answers beside it. */
+const beside = (page, path, asked) => page.request.fetch(new URL(path, page.url()).href, asked);
+export const put = async (page, path, data) => (await beside(page, path, { method: "PUT", data })).status();
+export const api = async (page, path) => (await beside(page, path)).json();
+/** Keep a file as a message names it. */
+export async function upload(page, name, type, data) {
+  const kept = { method: "POST", data: Buffer.from(data), headers: { "Content-Type": type } };
+  return { ...(await (await beside(page, "/api/conversations/attachments", kept)).json()), name };
+}
 
 /** Another client than the page asks with a body of JSON. */
 export const post = (url, path, body = {}, headers = {}) =>

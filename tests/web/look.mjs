@@ -82,13 +82,12 @@ try {
       const messages = page.getByRole("article");
       await messages.last().getByRole("button", { name: "Preview" }).waitFor();
       await messages.nth(1).scrollIntoViewIfNeeded();
-      await page.getByRole("region", { name: "Messages" }).evaluate((region) => region.scrollTo({ top: 0 }));
+      const region = page.getByRole("region", { name: "Messages" });
+      await region.evaluate((each) => each.scrollTo({ top: 0 }));
       await shot("chat");
       await messages.last().getByRole("button", { name: "Preview" }).click();
       await messages.last().frameLocator("iframe").getByRole("heading").waitFor();
-      await page
-        .getByRole("region", { name: "Messages" })
-        .evaluate((region) => region.scrollTo({ top: region.scrollHeight }));
+      await region.evaluate((each) => each.scrollTo({ top: each.scrollHeight }));
       await shot("preview");
       await page.getByRole("button", { name: "Parameters" }).click();
       await shot("parameters");

@@ -24,6 +24,12 @@ export async function escapes(page, open) {
   await gone(open);
 }
 
+/** The name of what has the focus; nothing, where only the page as a whole has it. */
+export const focused = (page) =>
+  page.evaluate(({ activeElement: it } = document) =>
+    it === document.body ? "" : it.getAttribute("aria-label") || it.innerText,
+  );
+
 /** What is in the clipboard. Not every browser lets a page read it, but each one pastes. */
 export async function pasted(page) {
   const box = await page.evaluateHandle(() => document.body.appendChild(document.createElement("textarea")));

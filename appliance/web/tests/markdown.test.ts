@@ -39,6 +39,7 @@ test("a link leads to the web or to a mail, and an image is in the text itself",
     }),
   );
   expect(safeLink("https://example.org/?a=1&amp;b=2")).toBe("https://example.org/?a=1&b=2");
+  expect(plain("&notin; &Auml;&#x41;&#66; &param; &nothing; &amp")).toBe("∉ ÄAB &param; &nothing; &amp");
   expect(safeImage("data:image/png;base64,AAAA")).toBe("data:image/png;base64,AAAA");
   expect(safeImage("data:image/svg+xml;base64,AAAA")).toBeUndefined();
 });

@@ -14,7 +14,7 @@ test("records are the same however their bytes are cut", async () => {
       const received: string[] = [];
       const names: string[] = [];
       const body = inPieces(`${text}data: without an end`, sizes);
-      for await (const data of records(body, (name) => names.push(name))) received.push(data);
+      for await (const data of records(body, { called: (name) => names.push(name) })) received.push(data);
       expect(names).toEqual(sent.map(() => "x"));
       expect(received).toEqual(sent.map((lines) => lines.join("\n")));
     }),

@@ -40,8 +40,7 @@ export async function run({ page, url, allow }) {
   await run.getByLabel(like("runReply", { name: "ask_user" })).fill("note.txt");
   await press(run, "Send");
   await shows(run, "It says: hi.", line(t("Done")));
-  for (const number of [1, 2, 3]) await run.getByText(like("runTurn", { number })).waitFor();
-  await run.getByText(like("runUsed", { used: 2, all: 4 })).waitFor();
+  await shows(run, ...[1, 2, 3].map((number) => like("runTurn", { number })), like("runUsed", { used: 2, all: 4 }));
   const calls = run.locator("details").filter({ hasText: "read_file" });
   assert.equal(await calls.evaluate((node) => node.open), false, "what is answered is folded");
   await calls.locator("summary").click();

@@ -3,14 +3,9 @@ import assert from "node:assert/strict";
 import { is, put, store, until } from "../browser.mjs";
 import { attach, begun, field, messages, say, stopAnswer } from "../chat.mjs";
 import { conversations, searchChats, uncovered } from "../sides.mjs";
-import { accessible, appears, button, escapes, gone, press, textFile } from "../steps.mjs";
+import { accessible, appears, button, escapes, focused, gone, press, textFile } from "../steps.mjs";
 import { like, narrow, t } from "../words.mjs";
 
-/** The name of what has the focus; nothing, where only the page as a whole has it. */
-const focused = (page) =>
-  page.evaluate(({ activeElement: it } = document) =>
-    it === document.body ? "" : it.getAttribute("aria-label") || it.innerText,
-  );
 /** These keys, one after the other, lead to what has this name. */
 async function keysTo(page, name, ...typed) {
   for (const key of typed) await page.keyboard.press(key);
@@ -33,10 +28,7 @@ export async function hits({ page, url }) {
     const found = page.locator("nav a", { has: page.locator("mark") });
     await found.filter({ hasText: text }).click();
     await appears(messages(page).filter({ hasText: text }));
-    await page.waitForFunction(
-      (text) => document.activeElement.innerText.includes(text) && document.activeElement.hasAttribute("data-found"),
-      text,
-    );
+    await appears(page.locator("[data-found]:focus", { hasText: text }));
     await page.waitForFunction(() => {
       const { top, bottom } = document.activeElement.getBoundingClientRect();
       return top > 0 && bottom < innerHeight;

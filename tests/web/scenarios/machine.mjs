@@ -35,7 +35,7 @@ export async function attention({ page, url, told, allow }) {
   await told("mended");
   await press(page, "Look again");
   await finding.waitFor({ state: "detached" });
-  const { ok } = await page.evaluate(async (line) => (await fetch(line)).json(), `${url}/api/doctor?line=1`);
+  const { ok } = await api(page, "api/doctor?line=1");
   if (ok) await page.getByText(t("All is well. Nothing needs your attention.")).waitFor();
   await accessible(page, "nothing to do");
 }

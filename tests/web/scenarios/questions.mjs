@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { api, sentBy, stored } from "../browser.mjs";
 import { attach, enter, exchange, field, lastText, messages, useTools } from "../chat.mjs";
 import { emptyChat, keepPreset, parameters, uncovered } from "../sides.mjs";
-import { accessible, appears, button, escapes, press, textFile } from "../steps.mjs";
+import { accessible, appears, button, escapes, focused, press, textFile } from "../steps.mjs";
 import { like, t } from "../words.mjs";
 
 const WORDS = "BT /F 12 Tf 50 700 Td (the password is giraffe) Tj ET";
@@ -186,9 +186,6 @@ export async function mcp({ page }) {
   assert.match(result.content, /echo: hello/);
 }
 
-const focused = (page) =>
-  page.evaluate(() => document.activeElement.innerText || document.activeElement.getAttribute("aria-label"));
-
 /** Each dialog is the page's own: Escape leaves it and changes nothing, and the focus is where it was. */
 export async function dialogs({ page, url, told }) {
   const dialog = page.getByRole("dialog");
@@ -237,9 +234,7 @@ export async function permission({ page, told }) {
   await enter(page, "Write it down");
   const question = page.getByRole("group", { name: like("mayRun", { name: "write_file" }) });
   await question.waitFor();
-  await page.waitForFunction(
-    () => document.activeElement.matches("[role=group]") && document.activeElement.querySelector("[role=alert]"),
-  );
+  await appears(page.locator("[role=group]:focus [role=alert]"));
   assert.match(await page.getByRole("alert").innerText(), /write_file/);
   await page.keyboard.press("Enter");
   await page.keyboard.press("Space");

@@ -1,7 +1,7 @@
 // What is said in a conversation, as it is read: formulas, files, long code, and on paper.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
-import { another, shown } from "../browser.mjs";
+import { another, shown, upload } from "../browser.mjs";
 import { messages } from "../chat.mjs";
 import { accessible, appears, button, escapes, fits, pasted, press } from "../steps.mjs";
 import { like, look, number, t } from "../words.mjs";
@@ -103,16 +103,6 @@ export async function formulas({ page, url }) {
   await fits(page);
 }
 
-const stored = (page, name, type, data) =>
-  page.evaluate(
-    async ([name, type, data]) => {
-      const body = Uint8Array.from(atob(data), (char) => char.charCodeAt(0));
-      const headers = { "Content-Type": type };
-      const found = await fetch("/api/conversations/attachments", { method: "POST", body, headers });
-      return { ...(await found.json()), name };
-    },
-    [name, type, Buffer.from(data).toString("base64")],
-  );
 const picture = (width, height) =>
   `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height}"><script>parent.hit = 1</script><rect width="100%" height="100%" fill="#3b5bdb"/></svg>`;
 const LONG = `${"a very long name of a report ".repeat(5)}final-version-7.txt`;
@@ -121,12 +111,12 @@ const LONG = `${"a very long name of a report ".repeat(5)}final-version-7.txt`;
 export async function files({ page, url }) {
   const hostile = '<script>parent.hit = 1</script><img src="https://evil.example/x.png">';
   const long = [LONG, "報告".repeat(60) + ".md", "x".repeat(240) + ".csv", "تقرير طويل جدا ".repeat(9) + ".txt"];
-  const texts = await Promise.all([...long, "short.txt"].map((name) => stored(page, name, "text/plain", hostile)));
+  const texts = await Promise.all([...long, "short.txt"].map((name) => upload(page, name, "text/plain", hostile)));
   const pictures = await Promise.all([
-    stored(page, `${"p".repeat(200)}.svg`, "image/svg+xml", picture(1600, 300)),
-    stored(page, "tall.svg", "image/svg+xml", picture(200, 1800)),
+    upload(page, `${"p".repeat(200)}.svg`, "image/svg+xml", picture(1600, 300)),
+    upload(page, "tall.svg", "image/svg+xml", picture(200, 1800)),
   ]);
-  const paper = await stored(page, "paper.pdf", "text/plain", "x".repeat(44));
+  const paper = await upload(page, "paper.pdf", "text/plain", "x".repeat(44));
   await shown(page, url, "files", [
     { role: "user", content: "See", attachments: [...texts, paper, ...pictures] },
     { content: "Seen." },
@@ -214,7 +204,7 @@ export async function code({ page, url }) {
 /** On paper is the whole chat as one reads it: every message, light, code wrapped, pictures whole, and nothing to press. */
 export async function printed({ browser, device, url }) {
   const page = await device(url, { colorScheme: "dark" });
-  const wide = await stored(page, "wide.svg", "image/svg+xml", picture(3000, 4000));
+  const wide = await upload(page, "wide.svg", "image/svg+xml", picture(3000, 4000));
   const lines = Array.from({ length: 200 }, (_, at) => `value_${at} = "${"word ".repeat(at % 60)}"  # line ${at}`);
   const said = Array.from({ length: 90 }, (_, at) =>
     at % 2 ? { content: `Answer ${at}, with $x^{${at}}$.` } : { role: "user", content: `Question ${at}` },

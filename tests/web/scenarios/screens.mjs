@@ -7,8 +7,7 @@ import { inGerman, t } from "../words.mjs";
 
 /** German and dark, chosen under Settings, hold on every screen and after a reload, and can be taken back. */
 export async function german({ page, url }) {
-  const shown = () =>
-    page.evaluate(() => [document.documentElement.lang, document.documentElement.classList.contains("dark")]);
+  const shown = () => page.evaluate(() => [document.documentElement.lang, document.documentElement.className]);
   const darkness = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
   await page.goto(`${url}/#/settings`);
   await page.getByLabel(t("Language")).selectOption("de");
@@ -19,7 +18,7 @@ export async function german({ page, url }) {
   for (const [screen, name] of Object.entries({ settings: "Settings", models: "Models", chat: "New chat" })) {
     await page.goto(`${url}/#/${screen}`);
     await page.getByRole("heading", { level: 1, name: inGerman(name) }).waitFor();
-    assert.deepEqual(await shown(), ["de", true]);
+    assert.deepEqual(await shown(), ["de", "scheme-dark"]);
     assert.deepEqual(await darkness(), dark);
     await fits(page, screen);
     await accessible(page, `${screen} in German`);
@@ -31,7 +30,7 @@ export async function german({ page, url }) {
   await page.getByLabel(inGerman("Language")).selectOption("en");
   await page.getByLabel("Appearance").selectOption("light");
   await page.getByRole("heading", { level: 1, name: "Settings" }).waitFor();
-  assert.deepEqual(await shown(), ["en", false]);
+  assert.deepEqual(await shown(), ["en", "scheme-light"]);
   assert.notDeepEqual(await darkness(), dark);
 }
 

@@ -146,9 +146,7 @@ export async function refused({ page }) {
 export async function aloud({ page }) {
   const asked = [];
   page.on("request", (request) => request.url().endsWith("/v1/audio/speech") && asked.push(request.postDataJSON()));
-  for (const text of ["One", "Two"]) {
-    await exchange(page, text);
-  }
+  for (const text of ["One", "Two"]) await exchange(page, text);
   await until(() => button(page, "Read aloud").count(), is(2), "both can be read aloud");
   const [first, second] = [messages(page).nth(1), messages(page).nth(3)];
   const stop = (answer) => button(answer, "Stop reading");

@@ -73,19 +73,11 @@ class Events {
       };
       try {
         heard();
-        const response = await ask(PATH, { signal });
+        const { body } = await ask(PATH, { signal });
         tries = 0;
-        const body = response.body!.pipeThrough(
-          new TransformStream<Uint8Array, Uint8Array>({
-            transform(chunk, out) {
-              heard();
-              out.enqueue(chunk);
-            },
-          }),
-        );
         this.tell({ event: "connected" });
         this.live = true;
-        for await (const data of records(body)) this.tell(JSON.parse(data) as ServerEvent);
+        for await (const data of records(body!, { heard })) this.tell(JSON.parse(data) as ServerEvent);
       } catch {
         if (connection.signal.aborted) break;
       }

@@ -2,6 +2,7 @@
  * The conversations of a browser whose server keeps none, in IndexedDB. It answers the routes of `/api/conversations`
  * that the page uses, so that nothing else has to know. Other tabs hear of changes; other devices do not.
  */
+import { openDB, type DBSchema } from "idb";
 import { ApiError } from "./api";
 import { below, blank, childrenOf } from "./messages";
 import type { Carton, Conversation, Hit, Message, Settings } from "./messages";
@@ -31,81 +32,59 @@ interface Body {
 const CHANNEL = "llama-appliance.conversations";
 const told = new BroadcastChannel(CHANNEL);
 export const news = new BroadcastChannel(CHANNEL);
-const NAME = "llama-appliance";
 const FOUND = 50;
 const UNDO = 60_000; // ms in which a deletion can be taken back
 const UNUSED = 86_400_000; // ms in which a file that is attached may wait to be sent
 const AROUND = 60; // characters of an excerpt, before and after
-let opening: Promise<IDBDatabase> | undefined;
 let purging: Promise<void> | undefined;
 
-function done<T>(request: IDBRequest<T>): Promise<T> {
-  return new Promise((resolve, reject) => {
-    request.onsuccess = () => resolve(request.result);
-    request.onerror = () => reject(request.error ?? new Error("IndexedDB"));
-  });
+interface Tables extends DBSchema {
+  conversations: { key: string; value: Kept };
+  messages: { key: string; value: Said; indexes: { conversation: string } };
+  files: { key: string; value: Stored };
+  presets: { key: string; value: Preset };
 }
-
-function opened(): Promise<IDBDatabase> {
-  if (opening) return opening;
-  const request = indexedDB.open(NAME, 2);
-  request.onupgradeneeded = ({ oldVersion }) => {
-    request.result.createObjectStore("presets", { keyPath: "name" });
+const database = await openDB<Tables>("llama-appliance", 2, {
+  upgrade(made, oldVersion) {
+    made.createObjectStore("presets", { keyPath: "name" });
     if (oldVersion) return;
-    request.result.createObjectStore("conversations", { keyPath: "id" });
-    request.result.createObjectStore("messages", { keyPath: "id" }).createIndex("conversation", "conversation");
-    request.result.createObjectStore("files", { keyPath: "hash" });
-  };
-  return (opening = done(request));
-}
-
-type Table = "conversations" | "messages" | "files" | "presets";
-
-async function table(name: Table): Promise<IDBObjectStore> {
-  return (await opened()).transaction(name, "readwrite").objectStore(name);
-}
-
-async function one<T>(name: Table, key: string): Promise<T | undefined> {
-  return (await done((await table(name)).get(key))) as T | undefined;
-}
-
-async function all<T>(name: Table): Promise<T[]> {
-  return (await done((await table(name)).getAll())) as T[];
-}
+    made.createObjectStore("conversations", { keyPath: "id" });
+    made.createObjectStore("messages", { keyPath: "id" }).createIndex("conversation", "conversation");
+    made.createObjectStore("files", { keyPath: "hash" });
+  },
+});
 
 /** Delete for good what nobody can take back any more, once for each start of the page. */
 async function purge() {
   const old = (row: Row<unknown>) => !!row.gone && Number(row.gone) < Date.now() - UNDO; // 0: it was taken back
-  const lost = new Set((await all<Kept>("conversations")).filter(old).map((each) => each.id));
+  const lost = new Set((await database.getAll("conversations")).filter(old).map((each) => each.id));
   const files = new Set<string>();
-  for (const each of await all<Said>("messages")) {
-    if (old(each) || lost.has(each.conversation)) await done((await table("messages")).delete(each.id));
+  for (const each of await database.getAll("messages")) {
+    if (old(each) || lost.has(each.conversation)) await database.delete("messages", each.id);
     else for (const file of each.attachments ?? []) files.add(file.hash);
   }
-  for (const id of lost) await done((await table("conversations")).delete(id));
-  for (const { hash, added = 0 } of await all<Stored>("files")) {
-    if (!files.has(hash) && added < Date.now() - UNUSED) await done((await table("files")).delete(hash));
+  for (const id of lost) await database.delete("conversations", id);
+  for (const { hash, added = 0 } of await database.getAll("files")) {
+    if (!files.has(hash) && added < Date.now() - UNUSED) await database.delete("files", hash);
   }
 }
 
 async function conversation(id: string): Promise<Kept> {
-  const found = await one<Kept>("conversations", id);
+  const found = await database.get("conversations", id);
   if (!found || found.gone) throw new ApiError("There is no such conversation in this browser.", 404, "not_found");
   return found;
 }
 
-async function messagesOf(id: string): Promise<Said[]> {
-  return done((await table("messages")).index("conversation").getAll(id)) as Promise<Said[]>;
-}
+const messagesOf = (id: string) => database.getAllFromIndex("messages", "conversation", id);
 
 /** What the page watches cannot be cloned as it is. */
-async function put(name: "conversations" | "messages", row: object) {
-  await done((await table(name)).put(JSON.parse(JSON.stringify(row))));
+async function put<Name extends "conversations" | "messages" | "presets">(name: Name, row: Tables[Name]["value"]) {
+  await database.put(name, JSON.parse(JSON.stringify(row)) as typeof row);
 }
 
 /** Change a conversation; one that is not there is made. */
 async function change(id: string, fields: Partial<Kept>): Promise<Kept> {
-  const known = await one<Kept>("conversations", id);
+  const known = await database.get("conversations", id);
   const now = Date.now();
   const updated = "draft" in fields || "gone" in fields ? (known?.updated ?? now) : now;
   const next = { ...blank(id, now), ...known, ...fields, updated, change: Math.max(now, (known?.change ?? 0) + 1) };
@@ -124,7 +103,7 @@ async function read(id: string) {
 }
 
 async function write(id: string, message: Message) {
-  const known = await one<Said>("messages", message.id);
+  const known = await database.get("messages", message.id);
   const created = known?.created ?? message.created ?? Date.now();
   const next: Said = { ...message, conversation: id, created, revision: (known?.revision ?? 0) + 1 };
   await put("messages", next);
@@ -175,14 +154,14 @@ async function fork(id: string, leaf: string) {
 /** Titles, then messages, of which every word is a part. */
 async function search(text: string) {
   const words = folded(text).split(/\s+/).filter(Boolean);
-  const kept = (await all<Kept>("conversations")).filter((each) => !each.gone);
+  const kept = (await database.getAll("conversations")).filter((each) => !each.gone);
   const titles = new Map(kept.map((each) => [each.id, each.title]));
   const data: Hit[] = [];
   const named = words.length ? kept.filter((each) => words.every((word) => folded(each.title).includes(word))) : [];
   for (const { id, title } of named.slice(0, FOUND)) {
     data.push({ conversation: id, message: null, title, excerpt: title });
   }
-  for (const each of await all<Said>("messages")) {
+  for (const each of await database.getAll("messages")) {
     const content = each.content ?? "";
     if (data.length === FOUND || !words.length) break;
     const whole = folded(content);
@@ -199,13 +178,13 @@ async function search(text: string) {
 /** Some conversations, or all, with their files: what an export is made of. */
 export async function carton(ids: string[]): Promise<Carton> {
   const found: Carton = { conversations: [], files: {} };
-  for (const each of await all<Kept>("conversations")) {
+  for (const each of await database.getAll("conversations")) {
     if (each.gone || (ids.length && !ids.includes(each.id))) continue;
     const whole = await read(each.id);
     for (const message of whole.messages) {
       const there = [];
       for (const file of message.attachments ?? []) {
-        const stored = await one<Stored>("files", file.hash);
+        const stored = await database.get("files", file.hash);
         if (!stored) continue;
         found.files[file.hash] = { type: file.type, data: await base64(stored.blob) };
         there.push(file);
@@ -223,16 +202,16 @@ export async function unpack({ conversations, files }: Carton) {
   const skipped: string[] = [];
   for (const [hash, { type, data }] of Object.entries(files)) {
     const blob = new Blob([Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0))], { type });
-    await done((await table("files")).put({ hash, blob, added: Date.now() }));
+    await database.put("files", { hash, blob, added: Date.now() });
   }
   for (const { conversation: whole, messages } of conversations) {
-    const known = await one<Kept>("conversations", whole.id);
+    const known = await database.get("conversations", whole.id);
     if (known && !known.gone) {
       skipped.push(whole.id);
       continue;
     }
     for (const { id } of messages) {
-      const { conversation = whole.id } = (await one<Said>("messages", id)) ?? {};
+      const { conversation = whole.id } = (await database.get("messages", id)) ?? {};
       if (conversation === whole.id) continue;
       throw new ApiError(`The message '${id}' is in another conversation.`, 409, "conflict");
     }
@@ -247,8 +226,8 @@ export async function unpack({ conversations, files }: Carton) {
 /** All of them, or those that have changed since; a change is a time, in which more than one may have come. */
 async function list(since: number) {
   await (purging ??= purge());
-  const presets = Object.fromEntries((await all<Preset>("presets")).map(({ name, settings }) => [name, settings]));
-  const kept = await all<Kept>("conversations");
+  const presets = Object.fromEntries((await database.getAll("presets")).map(({ name, settings }) => [name, settings]));
+  const kept = await database.getAll("conversations");
   const changed = kept.filter((each) => each.change >= since);
   const left = ({ gone = 0 }: Kept) => Math.max(gone + UNDO - Date.now(), 0);
   return {
@@ -264,9 +243,8 @@ async function list(since: number) {
 }
 
 async function preset(given: Preset) {
-  const presets = await table("presets");
-  if (given.settings) await done(presets.put(JSON.parse(JSON.stringify(given))));
-  else await done(presets.delete(given.name));
+  if (given.settings) await put("presets", given);
+  else await database.delete("presets", given.name);
   told.postMessage("");
 }
 
@@ -276,21 +254,21 @@ export async function local(method: string, path: string, body: unknown): Promis
   const [id = "", part = "", message = ""] = url.pathname.split("/").slice(3).map(decodeURIComponent);
   const given = (body ?? {}) as Body;
   if (id === "search") return search(url.searchParams.get("q") ?? "");
-  if (id === "attachments" && method === "GET") return (await one<Stored>("files", part))!.blob;
+  if (id === "attachments" && method === "GET") return (await database.get("files", part))!.blob;
   if (id === "attachments") {
     const hash = `${newId()}${newId()}`.replaceAll("-", ""); // has the form of the server's names
     const file: Stored = { hash, blob: body as Blob, added: Date.now() };
-    await done((await table("files")).put(file));
+    await database.put("files", file);
     return { hash: file.hash, size: file.blob.size };
   }
   if (!id && method === "DELETE" && given.ids) {
-    const kept = new Set((await all<Kept>("conversations")).filter((each) => !each.gone).map((each) => each.id));
+    const kept = new Set((await database.getAll("conversations")).filter((each) => !each.gone).map((each) => each.id));
     const ids = given.ids.filter((each) => kept.has(each));
     for (const each of ids) await change(each, { gone: Date.now() });
     return { ids };
   }
   if (!id && method === "DELETE") {
-    for (const name of ["conversations", "messages", "files"] as const) await done((await table(name)).clear());
+    for (const name of ["conversations", "messages", "files"] as const) await database.clear(name);
     told.postMessage("");
     return undefined;
   }

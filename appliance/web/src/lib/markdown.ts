@@ -507,19 +507,9 @@ function joined(text: string): [string, number] {
   return [parts.join("") + text.slice(done), held];
 }
 
-const ENTITIES = new Map(
-  (
-    "amp& lt< gt> quot\" apos' nbsp\u00a0 copy© reg® trade™ hellip… mdash— ndash– lsquo‘ rsquo’ ldquo“ rdquo” laquo« raquo» bull• middot· " +
-    "deg° plusmn± times× divide÷ minus− le≤ ge≥ ne≠ asymp≈ infin∞ radic√ sum∑ micro\u00b5 frac12½ frac14¼ sup2² sup3³ larr← uarr↑ rarr→ darr↓ harr↔ " +
-    "rArr⇒ hArr⇔ euro€ pound£ yen¥ cent¢ sect§ para¶ check✓ ensp\u2002 emsp\u2003 thinsp\u2009 zwnj\u200c zwj\u200d shy\u00ad alpha\u03b1 beta\u03b2 " +
-    "gamma\u03b3 delta\u03b4 epsilon\u03b5 theta\u03b8 lambda\u03bb mu\u03bc pi\u03c0 sigma\u03c3 phi\u03c6 omega\u03c9 Delta\u0394 Sigma\u03a3 Omega\u03a9 " +
-    "Auml\u00c4 Ouml\u00d6 Uuml\u00dc auml\u00e4 ouml\u00f6 uuml\u00fc szlig\u00df eacute\u00e9 egrave\u00e8 agrave\u00e0 ccedil\u00e7 ntilde\u00f1"
-  )
-    .split(" ")
-    .map((each) => [each.slice(0, -1), each.slice(-1)]),
-);
-
-const ENTITY = /&(?:#(\d{1,7})|#x([0-9a-f]{1,6})|([a-z]\w{1,7}));/gi;
+const ENTITY = /&(#\d{1,7}|#x[\da-f]{1,6}|[a-z]\w{1,30});/gi;
+/** What it is given becomes text, never an element. */
+const decoder = document.createElement("textarea");
 
 /** Text as it stands, but what would turn its direction round is made visible, and colours of terminals are left out. */
 export function visible(text: string): string {
@@ -531,10 +521,9 @@ export function visible(text: string): string {
 
 /** Text as it is meant: entities undone as well. */
 export function plain(text: string): string {
-  const undone = text.replace(ENTITY, (all, dec?: string, hex?: string, name?: string) => {
-    if (name) return ENTITIES.get(name) ?? all;
-    const code = dec ? Number(dec) : parseInt(hex!, 16);
-    return code > 0 && code <= 0x10ffff ? String.fromCodePoint(code) : "\ufffd";
+  const undone = text.replace(ENTITY, (entity) => {
+    decoder.innerHTML = entity;
+    return decoder.value.length > 2 ? entity : decoder.value; // of "&param;" a browser makes "&para;" and "m;"
   });
   return visible(undone);
 }

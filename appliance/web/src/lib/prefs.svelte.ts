@@ -51,7 +51,7 @@ export function follow() {
     keep("localStorage", NAME, JSON.stringify(prefs));
     for (const each of ["light", "dark"]) {
       const wins = prefs.theme === each;
-      document.documentElement.classList.toggle(each, wins);
+      document.documentElement.classList.toggle(`scheme-${each}`, wins);
       const bar = document.querySelector<HTMLMetaElement>(`meta[data-theme=${each}]`);
       bar!.media = prefs.theme === "system" ? `(prefers-color-scheme: ${each})` : wins ? "all" : "not all";
     }

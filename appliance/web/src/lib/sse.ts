@@ -1,7 +1,10 @@
-/** Server-sent events out of a fetched body: each record's data, however the bytes are cut; `called` is told its name before. */
+/**
+ * Server-sent events out of a fetched body: each record's data, however the bytes are cut. `called` is told its name
+ * before, and `heard` of all that comes, also where it is no record.
+ */
 export async function* records(
   body: ReadableStream<Uint8Array>,
-  called?: (name: string) => void,
+  { called, heard }: { called?: (name: string) => void; heard?: () => void } = {},
 ): AsyncGenerator<string> {
   const reader = body
     .pipeThrough(new TextDecoderStream() as unknown as TransformStream<Uint8Array, string>)
@@ -12,6 +15,7 @@ export async function* records(
     for (;;) {
       const { done, value } = await reader.read();
       if (done) return;
+      heard?.();
       const lines = (rest + value).split(/\r\n|\n|\r(?!$)/);
       rest = lines.pop() ?? "";
       for (const line of lines) {

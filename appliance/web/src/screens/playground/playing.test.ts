@@ -94,12 +94,6 @@ test("similarities are symmetric, at most one, and one with the same direction",
       });
     }),
   );
-  expect(
-    similarities([
-      [3, 4],
-      [-4, 3],
-      [-3, -4],
-      [0, 0],
-    ])[0],
-  ).toEqual([1, 0, -1, 0]);
+  const turned = ["3 4", "-4 3", "-3 -4", "0 0"].map((each) => each.split(" ").map(Number));
+  expect(similarities(turned)[0]).toEqual([1, 0, -1, 0]);
 });

@@ -1,0 +1,1 @@
+export{t as default}from"./Missing-Bby5xdgA.js";

@@ -1,1 +1,0 @@
-export{t as default}from"./Missing-y2nt-Lm7.js";

@@ -1,1 +1,0 @@
-import"./prefs.svelte-DkCbITxT.js";

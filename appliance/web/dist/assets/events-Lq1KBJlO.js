@@ -1,0 +1,1 @@
+import"./prefs.svelte-C63PNyDS.js";

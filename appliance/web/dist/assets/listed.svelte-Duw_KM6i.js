@@ -1,0 +1,1 @@
+import"./prefs.svelte-C63PNyDS.js";import{o as e}from"./models.svelte-Duh_CjAe.js";var t={get state(){return e.failure?e.known?`old`:`failed`:e.known?`good`:`waiting`},get answer(){return e.known?e.all:void 0},get failure(){return e.failure},get at(){return e.at},again:e.read};export{t};

@@ -1,1 +1,0 @@
-import"./prefs.svelte-DkCbITxT.js";import{o as e}from"./models.svelte-Dpr11-a6.js";var t={get state(){return e.failure?e.known?`old`:`failed`:e.known?`good`:`waiting`},get answer(){return e.known?e.all:void 0},get failure(){return e.failure},get at(){return e.at},again:e.read};export{t};

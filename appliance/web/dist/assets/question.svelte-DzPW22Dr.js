@@ -1,0 +1,1 @@
+import{Ct as e,Tt as t,d as n,st as r}from"./prefs.svelte-C63PNyDS.js";var i=new class{#e=t();get open(){return r(this.#e)}set open(t){e(this.#e,t)}ask(e,t){return new Promise(r=>this.open={label:e,text:t,yes:n(`save`),answer:r})}async allows(e,t){return await new Promise(n=>this.open={label:e,yes:t,answer:n})!==void 0}};export{i as t};

@@ -1,1 +1,0 @@
-import{xt as e}from"./prefs.svelte-DkCbITxT.js";var t=e({title:``,keys:!1,holds:void 0});export{t};

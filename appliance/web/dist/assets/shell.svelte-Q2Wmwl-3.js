@@ -1,0 +1,1 @@
+import{xt as e}from"./prefs.svelte-C63PNyDS.js";var t=e({title:``,keys:!1,holds:void 0});export{t};
