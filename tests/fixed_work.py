@@ -17,10 +17,14 @@ def multiples_of_fixed_work(command: Callable[[], CompletedProcess[str]]) -> flo
 
     Other work on the machine can only add to either. Fails where the command does.
     """
-    fixed = [sys.executable, "-I", "-c", IMPORTS]
-    costs = [(_seconds(command), _seconds(lambda: run(fixed, text=True, check=False))) for _ in range(TRIES)]
+    costs = [(_seconds(command), seconds_of_fixed_work()) for _ in range(TRIES)]
     commands, works = zip(*costs, strict=True)
     return min(commands) / min(works)
+
+
+def seconds_of_fixed_work() -> float:
+    """Do it once; return the processor's time."""
+    return _seconds(lambda: run([sys.executable, "-I", "-c", IMPORTS], text=True, check=False))
 
 
 def _seconds(command: Callable[[], CompletedProcess[str]]) -> float:

@@ -30,7 +30,6 @@ class Server:
     """The frozen program, serving. What it says is read all the time, and kept."""
 
     def __init__(self, program: Path, cwd: Path, env: dict[str, str], *options: str, key: str = "") -> None:
-        began = time.monotonic()
         self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
         self.process = subprocess.Popen(
             [str(program), "serve", "--listen", "127.0.0.1:0", *options],
@@ -46,7 +45,6 @@ class Server:
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
         self.url = self._wait_for(LISTENING)
-        self.start_seconds = time.monotonic() - began
 
     def _read(self) -> None:
         assert self.process.stdout is not None
