@@ -269,22 +269,8 @@ def test_what_a_process_is_started_with_and_what_is_merely_told() -> None:
 
 
 WORDS = [
-    "m",
-    "M",
-    "Qwen3",
-    "0.6B",
-    "1.7B",
-    "UD",
-    "i1",
-    "imat",
-    "Q4_K_M",
-    "q4_k_m",
-    "Q8_0",
-    "F16",
-    "latest",
-    "v1",
-    "é",
-    "a b",
+    *("m", "M", "Qwen3", "0.6B", "1.7B", "UD", "i1", "imat", "latest", "v1", "é", "a b"),
+    *("Q4_K_M", "q4_k_m", "Q8_0", "F16"),
 ]
 stems = st.builds(
     lambda words, marks: "".join(word + mark for word, mark in zip(words, [*marks, ""], strict=False)),
