@@ -32,6 +32,11 @@ def files(*paths: str) -> list[RemoteFile]:
     return [RemoteFile(path, "a" * 64, 1) for path in paths]
 
 
+SHARDS = ["q/m-Q8_0-00001-of-00002.gguf", "q/m-Q8_0-00002-of-00002.gguf"]
+PROJECTED = ["m-Q8_0.gguf", "mmproj-m-F16.gguf"]
+NEAREST = ["a/m-Q8_0.gguf", "a/mmproj-BF16.gguf"]
+
+
 def chosen(tag: str | None, *paths: str) -> tuple[str, list[str]]:
     choice = choose(ModelReference("o/r", tag), files(*paths))
     return choice.tag, [file.path for file in choice.files]
@@ -84,21 +89,9 @@ def test_no_text_gets_out_of_the_cache(text: str) -> None:
         ("Q8_0", ["m-Q4_K_M.gguf", "m.Q8_0.gguf"], ("Q8_0", ["m.Q8_0.gguf"])),
         ("UD-Q4_K_XL", ["m-Q4_K_XL.gguf", "m-UD-Q4_K_XL.gguf"], ("UD-Q4_K_XL", ["m-UD-Q4_K_XL.gguf"])),
         ("Q4_K_XL", ["m-Q4_K_XL.gguf", "m-UD-Q4_K_XL.gguf"], ("Q4_K_XL", ["m-Q4_K_XL.gguf"])),
-        (
-            None,
-            ["q/m-Q8_0-00002-of-00002.gguf", "q/m-Q8_0-00001-of-00002.gguf", "other-F16.gguf"],
-            ("Q8_0", ["q/m-Q8_0-00001-of-00002.gguf", "q/m-Q8_0-00002-of-00002.gguf"]),
-        ),
-        (
-            "Q8_0",
-            ["m-Q8_0.gguf", "mmproj-m-Q8_0.gguf", "mmproj-m-F16.gguf", "mtp-m-Q8_0.gguf"],
-            ("Q8_0", ["m-Q8_0.gguf", "mmproj-m-F16.gguf"]),
-        ),
-        (
-            "Q8_0",
-            ["a/m-Q8_0.gguf", "a/mmproj-BF16.gguf", "mmproj-F16.gguf"],
-            ("Q8_0", ["a/m-Q8_0.gguf", "a/mmproj-BF16.gguf"]),
-        ),
+        (None, [*SHARDS[::-1], "other-F16.gguf"], ("Q8_0", SHARDS)),
+        ("Q8_0", ["m-Q8_0.gguf", "mmproj-Q8_0.gguf", *PROJECTED[1:], "mtp-m-Q8_0.gguf"], ("Q8_0", PROJECTED)),
+        ("Q8_0", ["a/m-Q8_0.gguf", "a/mmproj-BF16.gguf", "mmproj-F16.gguf"], ("Q8_0", NEAREST)),
         ("Q8_0", ["a/m-Q8_0.gguf", "b/mmproj-F16.gguf"], ("Q8_0", ["a/m-Q8_0.gguf"])),
         ("Q8_0", ["a/b/m-Q8_0.gguf", "mmproj-F16.gguf"], ("Q8_0", ["a/b/m-Q8_0.gguf", "mmproj-F16.gguf"])),
     ],
