@@ -238,11 +238,7 @@ def test_a_text_has_an_end() -> None:
     assert len(prompt_text(raw({"messages": [{"role": "user", "content": {"text": long}}]}))) == MAX_TEXT
 
 
-@given(
-    st.recursive(
-        st.none() | st.text() | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
-    )
-)
+@given(json_values(["role", "content", "type", "text", "uri", "blob", "resource"]))
 def test_any_result_is_text_or_refused(value: object) -> None:
     for read in (prompt_text, resource_text):
         for told in (value, {"messages": value, "contents": value}):
@@ -253,6 +249,7 @@ def test_any_result_is_text_or_refused(value: object) -> None:
 
 
 META = {mcp_serving.META_VERSION: mcp_serving.MODERN_VERSIONS[0], mcp_serving.META_CAPABILITIES: {}}
+CALL = {"MCP_Protocol_Version": mcp_serving.MODERN_VERSIONS[0], "Mcp_Method": "tools/call", "Mcp_Name": "t"}
 
 
 def read(message: object, **headers: str):
@@ -267,13 +264,9 @@ def asked(method: str, **params: object) -> dict[str, object]:
 def test_a_call_in_both_ways_of_speaking() -> None:
     old = read(asked("tools/call", name="t", arguments={"a": 1}))
     assert old == mcp_serving.ToolsCall(id=1, name="t", arguments=b'{"a": 1}', modern=False)
-    headers = {"MCP_Protocol_Version": mcp_serving.MODERN_VERSIONS[0], "Mcp_Method": "tools/call", "Mcp_Name": "t"}
-    new = read(asked("tools/call", name="t", _meta={**META, "progressToken": "p"}), **headers)
+    new = read(asked("tools/call", name="t", _meta={**META, "progressToken": "p"}), **CALL)
     assert new == mcp_serving.ToolsCall(id=1, name="t", arguments=b"{}", modern=True, token="p")
     assert isinstance(read(asked("tools/list")), mcp_serving.ToolsListing)
-
-
-CALL = {"MCP_Protocol_Version": mcp_serving.MODERN_VERSIONS[0], "Mcp_Method": "tools/call", "Mcp_Name": "t"}
 
 
 @pytest.mark.parametrize(
