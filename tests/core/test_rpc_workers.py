@@ -46,17 +46,9 @@ def test_addresses(text: str, endpoint: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[::1]:50052", "only IPv4"),
-        ("::1", "only IPv4"),
-        ("", "is not the address of a worker"),
-        (":50052", "is not the address of a worker"),
-        ("http://a", "has no port from 1 to 65535"),
-        ("-x:1", "is not the address of a worker"),
-        ("a:", "has no port from 1 to 65535"),
-        ("a:0", "has no port from 1 to 65535"),
-        ("a:65536", "has no port from 1 to 65535"),
-        ("a:+5", "has no port from 1 to 65535"),
-        ("a:٣", "has no port from 1 to 65535"),
+        *[(text, "only IPv4") for text in ("[::1]:50052", "::1")],
+        *[(text, "is not the address of a worker") for text in ("", ":50052", "-x:1")],
+        *[(text, "has no port from 1 to 65535") for text in ("http://a", "a:", "a:0", "a:65536", "a:+5", "a:٣")],
     ],
 )
 def test_what_is_no_address(text: str, words: str) -> None:

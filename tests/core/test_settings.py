@@ -10,21 +10,13 @@ from hypothesis import strategies as st
 from msgspec import structs
 from whole_config import WHOLE
 
+from appliance.core import settings
 from appliance.core.config.load import SourceFile, load
 from appliance.core.config.mcp_servers import McpServers, StdioServer
 from appliance.core.installed import ENVIRONMENT, assignments
 from appliance.core.offline import leaves, refuse_outside
 from appliance.core.sd_notify import SystemdWatch, message, watch_of
 from appliance.core.server_choice import SERVICE_SOCKET, ServerChoice, ServerFacts, choose_server
-from appliance.core.settings import (
-    DEFAULT_URL,
-    AlsoListen,
-    HttpSettings,
-    ToolSettings,
-    UnixSocket,
-    is_loopback,
-    refuse_open_door,
-)
 from appliance.errors import UsageError
 
 FACTS = st.builds(
@@ -66,14 +58,14 @@ def test_the_promises(facts: ServerFacts) -> None:
     if given_url is not None:
         assert (choice.url, choice.enters) == (given_url, False)
     elif facts.side == "own":
-        assert choice.url in (f"unix:{facts.own_socket}", DEFAULT_URL)
+        assert choice.url in (f"unix:{facts.own_socket}", settings.DEFAULT_URL)
         assert not choice.enters
     elif facts.side is None and facts.own == "answers":
         assert choice.url == f"unix:{facts.own_socket}"
     elif facts.side is None:
-        assert (choice.url == DEFAULT_URL) == (facts.service != "answers")
+        assert (choice.url == settings.DEFAULT_URL) == (facts.service != "answers")
     if choice.kind == "closed":
-        assert (facts.side, facts.service, choice.url) == (None, "closed", DEFAULT_URL)
+        assert (facts.side, facts.service, choice.url) == (None, "closed", settings.DEFAULT_URL)
     if choice.kind == "service":  # the command stays a guest: nobody but the service's user and root is at home there
         assert not facts.is_root
         assert facts.own_socket != SERVICE_SOCKET
@@ -108,29 +100,29 @@ def test_a_file_of_assignments_is_read_as_systemd_reads_it() -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1", "localhost", "LOCALHOST"])
 def test_loopback(host: str) -> None:
-    assert is_loopback(host)
-    refuse_open_door(HttpSettings(listen=((host, 1),)))
+    assert settings.is_loopback(host)
+    settings.refuse_open_door(settings.HttpSettings(listen=((host, 1),)))
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "box.local", "localhost.evil.example"])
 def test_listening_for_others_needs_a_key(host: str) -> None:
-    assert not is_loopback(host)
+    assert not settings.is_loopback(host)
     with pytest.raises(UsageError, match="--api-key KEY"):
-        refuse_open_door(HttpSettings(listen=(("127.0.0.1", 1), (host, 1))))
+        settings.refuse_open_door(settings.HttpSettings(listen=(("127.0.0.1", 1), (host, 1))))
     with pytest.raises(UsageError, match="--api-key KEY"):
-        refuse_open_door(HttpSettings(also=(AlsoListen((host, 1), "--also-listen"),)))
-    refuse_open_door(HttpSettings(listen=((host, 1),), api_keys=("k",)))
+        settings.refuse_open_door(settings.HttpSettings(also=(settings.AlsoListen((host, 1), "--also-listen"),)))
+    settings.refuse_open_door(settings.HttpSettings(listen=((host, 1),), api_keys=("k",)))
 
 
 def test_tools_of_either_kind_are_tools() -> None:
     servers = McpServers(servers=(StdioServer(name="s", command="run"),))
-    assert not ToolSettings().enabled
-    assert ToolSettings(builtin=("get_info",)).enabled
-    assert ToolSettings(mcp=servers).enabled
+    assert not settings.ToolSettings().enabled
+    assert settings.ToolSettings(builtin=("get_info",)).enabled
+    assert settings.ToolSettings(mcp=servers).enabled
 
 
 def test_a_file_is_no_open_door() -> None:
-    refuse_open_door(HttpSettings(listen=(UnixSocket("/run/x.sock"),)))
+    settings.refuse_open_door(settings.HttpSettings(listen=(settings.UnixSocket("/run/x.sock"),)))
 
 
 def test_only_an_address_elsewhere_is_left_for():
@@ -174,4 +166,4 @@ def test_no_text_can_smuggle_in_an_assignment(text: str) -> None:
 def test_offline_refuses_a_configuration_that_leads_elsewhere(config: str, setting: str) -> None:
     read = load([SourceFile("c.yaml", config)], {}, config_type=WHOLE).config
     with pytest.raises(UsageError, match=f"{re.escape(setting)}.*start without --offline"):
-        refuse_outside(read, ToolSettings())
+        refuse_outside(read, settings.ToolSettings())

@@ -13,18 +13,7 @@ from typing import Literal
 import pytest
 from bundled import NAMES, PLUGINS, module
 
-from appliance.plugins import Event, Refused
-from appliance.plugins.chat import (
-    Streamed,
-    after_end,
-    answer_text,
-    finished,
-    last_user,
-    saying,
-    set_text,
-    text_of,
-    with_member,
-)
+from appliance.plugins import Event, Refused, chat
 from appliance.plugins.options import options
 from appliance.plugins.testing import streamed
 
@@ -79,29 +68,29 @@ def test_wrong_settings_are_told_by_name(given: dict, message: str) -> None:
 )
 def test_the_text_of_a_message(content: object, text: str, changed: object) -> None:
     message = {"role": "user", "content": content}
-    assert text_of(message) == text
-    set_text(message, "new")
+    assert chat.text_of(message) == text
+    chat.set_text(message, "new")
     assert message["content"] == changed
 
 
 def test_the_last_message_of_the_user() -> None:
     first, last = {"role": "user", "content": "1"}, {"role": "user", "content": "2"}
-    assert last_user({"messages": [first, last, {"role": "assistant", "content": "3"}]}) is last
+    assert chat.last_user({"messages": [first, last, {"role": "assistant", "content": "3"}]}) is last
 
 
 @pytest.mark.parametrize("body", [{}, {"choices": []}, {"choices": [{"text": "x"}]}, {"choices": "x"}])
 def test_an_answer_without_a_message(body: dict) -> None:
-    assert answer_text(body) == ""
+    assert chat.answer_text(body) == ""
 
 
 def test_a_stream_is_read_and_answered_in_its_own_shape() -> None:
     events = streamed("Good ", "day")
-    said = Streamed()
+    said = chat.Streamed()
     for event in events:
         said.add(event)
     assert (said.text, said.finish_reason, said.tool_calls) == ("Good day", "stop", False)
-    other = saying(said, events, "Bad night")
-    again = Streamed()
+    other = chat.saying(said, events, "Bad night")
+    again = chat.Streamed()
     for event in other:
         again.add(event)
     assert (again.text, again.finish_reason) == ("Bad night", "stop")
@@ -112,20 +101,20 @@ def test_a_stream_is_read_and_answered_in_its_own_shape() -> None:
 def test_usage_stays_behind_the_end() -> None:
     *events, done = streamed("x")
     usage = Event(data={"choices": [], "usage": {"total_tokens": 1}})
-    assert after_end([*events, usage, done]) == [usage, done]
-    assert after_end([]) == [done]
+    assert chat.after_end([*events, usage, done]) == [usage, done]
+    assert chat.after_end([]) == [done]
 
 
 def test_a_member_goes_to_the_record_that_ends_the_answer() -> None:
-    marked = with_member(streamed("x"), "note", 1)
-    assert [bool(finished(event)) for event in marked] == [
+    marked = chat.with_member(streamed("x"), "note", 1)
+    assert [bool(chat.finished(event)) for event in marked] == [
         bool(event.data and "note" in event.data) for event in marked
     ]
-    assert sum(bool(finished(event)) for event in marked) == 1
+    assert sum(bool(chat.finished(event)) for event in marked) == 1
 
 
 def test_other_choices_are_not_mixed_in() -> None:
-    said = Streamed()
+    said = chat.Streamed()
     for index, text in ((0, "a"), (1, "b"), (0, "c")):
         said.add(Event(data={"choices": [{"index": index, "delta": {"content": text}}]}))
     assert said.text == "ac"

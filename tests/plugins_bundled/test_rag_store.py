@@ -276,42 +276,28 @@ HTML = """<html><head><title>Shop</title><style>p {color: red}</style><script>va
 <h2>Old <b>ones</b></h2><table><tr><td>Gin</td><td>9</td></tr></table></body></html>"""
 
 
+MARKED = [
+    ("", 1, "intro"),
+    ("Alpha", 4, "one"),
+    ("Alpha > Beta", 6, "two\n```\n# no heading\n```"),
+    ("Gamma", 11, "three"),
+]
+SHOP = [("", 0, "Shop\n\nWelcome & hello"), ("Prices", 0, "Tea 3\n\nMilk 2"), ("Prices > Old ones", 0, "| Gin | 9")]
+PRICES = [("name, price", 0, "name: tea, price: 3\n\nname: milk, price: 2")]
+
+
 @pytest.mark.parametrize(
     ("name", "text", "expected"),
     [
-        pytest.param(
-            "a.md",
-            MARKDOWN,
-            [
-                ("", 1, "intro"),
-                ("Alpha", 4, "one"),
-                ("Alpha > Beta", 6, "two\n```\n# no heading\n```"),
-                ("Gamma", 11, "three"),
-            ],
-            id="markdown",
-        ),
-        pytest.param(
-            "a.html",
-            HTML,
-            [
-                ("", 0, "Shop\n\nWelcome & hello"),
-                ("Prices", 0, "Tea 3\n\nMilk 2"),
-                ("Prices > Old ones", 0, "| Gin | 9"),
-            ],
-            id="html",
-        ),
-        pytest.param(
-            "a.csv",
-            "name;price\ntea;3\nmilk;2\n",
-            [("name, price", 0, "name: tea, price: 3\n\nname: milk, price: 2")],
-            id="csv",
-        ),
-        pytest.param("a.json", '{"a": 1, "b": ["x"]}', [("", 0, 'a: 1\n\nb: ["x"]')], id="json object"),
-        pytest.param("a.json", '["ä", {"b": 1}]', [("", 0, '"ä"\n\n{"b": 1}')], id="json array"),
-        pytest.param("a.json", "{not json", [("", 1, "{not json")], id="json that is none"),
-        pytest.param("a.jsonl", '{"a": 1}\n{"a": 2}\n', [("", 1, '{"a": 1}\n\n{"a": 2}')], id="json lines"),
-        pytest.param("a.py", "x = 1\r\n\r\ny = 2\r\n", [("", 1, "x = 1\n\ny = 2")], id="source"),
-        pytest.param("a.md", " \n\n", [], id="nothing"),
+        ("a.md", MARKDOWN, MARKED),
+        ("a.html", HTML, SHOP),
+        ("a.csv", "name;price\ntea;3\nmilk;2\n", PRICES),
+        ("a.json", '{"a": 1, "b": ["x"]}', [("", 0, 'a: 1\n\nb: ["x"]')]),
+        ("a.json", '["ä", {"b": 1}]', [("", 0, '"ä"\n\n{"b": 1}')]),
+        ("a.json", "{not json", [("", 1, "{not json")]),
+        ("a.jsonl", '{"a": 1}\n{"a": 2}\n', [("", 1, '{"a": 1}\n\n{"a": 2}')]),
+        ("a.py", "x = 1\r\n\r\ny = 2\r\n", [("", 1, "x = 1\n\ny = 2")]),
+        ("a.md", " \n\n", []),
     ],
 )
 def test_sections(name: str, text: str, expected: list[tuple[str, int, str]]) -> None:

@@ -8,17 +8,7 @@ from cutting import cut
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.bodies.http_message import (
-    BodyError,
-    BodyReader,
-    Chunked,
-    HeadError,
-    Sized,
-    UntilClose,
-    body_of,
-    read_response,
-    write_request,
-)
+from appliance.core.bodies import http_message
 
 TOKEN = st.text("abcXYZ019-_.!~", min_size=1, max_size=8).map(str.encode)
 VALUE = st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=12).map(str.encode)
@@ -28,7 +18,7 @@ FIELDS = st.lists(st.tuples(TOKEN.map(b"X-".__add__), VALUE), max_size=5)
 @given(st.sampled_from(["GET", "POST", "DELETE"]), st.text("/abc?=&%20", min_size=1, max_size=20), FIELDS)
 def test_h11_reads_what_is_written(method: str, target: str, fields: list[tuple[bytes, bytes]]) -> None:
     server = h11.Connection(h11.SERVER)
-    server.receive_data(write_request(method, target, [(b"Host", b"x"), *fields]))
+    server.receive_data(http_message.write_request(method, target, [(b"Host", b"x"), *fields]))
     request = server.next_event()
     assert (request.method.decode(), request.target.decode()) == (method, target)
     assert request.headers.raw_items() == [(b"Host", b"x"), *fields]
@@ -41,16 +31,22 @@ def test_what_h11_writes_is_read(status: int, fields: list[tuple[bytes, bytes]])
     server.next_event()
     written = server.send(h11.Response(status_code=status, headers=[*fields, (b"Content-Length", b"0")]))
     assert written is not None
-    head = read_response(written)
+    head = http_message.read_response(written)
     assert head.status == status
     assert list(head.headers)[: len(fields)] == fields
 
 
-def by_h11(data: bytes) -> tuple[int, list[tuple[bytes, bytes]]] | None:
+def answered(data: bytes) -> h11.Connection:
+    """A client that has asked, and been told this."""
     client = h11.Connection(h11.CLIENT)
     client.send(h11.Request(method="GET", target="/", headers=[("Host", "x")]))
     client.send(h11.EndOfMessage())
     client.receive_data(data)
+    return client
+
+
+def by_h11(data: bytes) -> tuple[int, list[tuple[bytes, bytes]]] | None:
+    client = answered(data)
     try:
         event = client.next_event()
     except h11.RemoteProtocolError:
@@ -68,8 +64,8 @@ def test_damaged_heads_are_never_read_other_than_h11_reads_them(
     for _ in range(data.draw(st.integers(0, 3))):
         head[data.draw(st.integers(0, len(head) - 1))] = data.draw(st.sampled_from(b"aZ0 :\t\r\n\x00\x80"))
     try:
-        read = read_response(bytes(head))
-    except HeadError:
+        read = http_message.read_response(bytes(head))
+    except http_message.HeadError:
         return
     assert by_h11(bytes(head)) in ((read.status, list(read.headers)), None)
 
@@ -90,8 +86,8 @@ def test_damaged_heads_are_never_read_other_than_h11_reads_them(
     ],
 )
 def test_what_is_not_a_head(head: bytes) -> None:
-    with pytest.raises(HeadError):
-        read_response(head)
+    with pytest.raises(http_message.HeadError):
+        http_message.read_response(head)
 
 
 @pytest.mark.parametrize(
@@ -106,18 +102,14 @@ def test_what_is_not_a_head(head: bytes) -> None:
     ],
 )
 def test_nothing_can_be_smuggled_into_a_request(target: str, fields: list[tuple[bytes, bytes]]) -> None:
-    with pytest.raises(HeadError):
-        write_request("GET", target, fields)
+    with pytest.raises(http_message.HeadError):
+        http_message.write_request("GET", target, fields)
 
 
 CONTENT = st.binary(max_size=60)
-HEADS = {
-    "chunked": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
-    "sized": b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n",
-}
 
 
-def decode(body: BodyReader, pieces: list[bytes]) -> bytes:
+def decode(body: http_message.BodyReader, pieces: list[bytes]) -> bytes:
     content = b"".join([body.feed(piece) for piece in pieces])
     body.end()
     return content
@@ -135,12 +127,12 @@ def encode(chunks: list[bytes], extension: bytes, trailers: bytes) -> bytes:
     st.lists(st.integers(0, 500), max_size=8),
 )
 def test_chunks_cut_anywhere(chunks: list[bytes], extension: bytes, trailers: bytes, at: list[int]) -> None:
-    assert decode(Chunked(), cut(encode(chunks, extension, trailers), at)) == b"".join(chunks)
+    assert decode(http_message.Chunked(), cut(encode(chunks, extension, trailers), at)) == b"".join(chunks)
 
 
 @given(st.lists(CONTENT, max_size=3), CONTENT, st.lists(st.integers(0, 500), max_size=8))
 def test_what_follows_a_pipelined_body_is_kept(chunks: list[bytes], following: bytes, at: list[int]) -> None:
-    body = Chunked(pipelined=True)
+    body = http_message.Chunked(pipelined=True)
     assert decode(body, cut(encode(chunks, b"", b"") + following, at)) == b"".join(chunks)
     assert body.rest == following
 
@@ -154,10 +146,10 @@ def test_a_whole_chunk_reads_like_its_bytes_one_by_one(chunks: list[tuple[bytes,
     """The way for pieces that are one whole chunk takes and refuses the same as the way for all others."""
 
     def read(pieces: list[bytes]) -> bytes | None:
-        body = Chunked()
+        body = http_message.Chunked()
         try:
             return b"".join([body.feed(piece) for piece in pieces])
-        except BodyError:
+        except http_message.BodyError:
             return None
 
     pieces = [spelt % max(0, len(content) + off) + b"\r\n" + content + b"\r\n" for content, spelt, off in chunks]
@@ -166,16 +158,13 @@ def test_a_whole_chunk_reads_like_its_bytes_one_by_one(chunks: list[tuple[bytes,
 
 @given(CONTENT, st.lists(st.integers(0, 500), max_size=8))
 def test_lengths_cut_anywhere(content: bytes, at: list[int]) -> None:
-    assert decode(Sized(len(content)), cut(content, at)) == content
-    assert decode(UntilClose(), cut(content, at)) == content
+    assert decode(http_message.Sized(len(content)), cut(content, at)) == content
+    assert decode(http_message.UntilClose(), cut(content, at)) == content
 
 
 def body_by_h11(data: bytes) -> bytes | None:
     """What h11 reads from a chunked body and its end; None when it objects."""
-    connection = h11.Connection(h11.CLIENT)
-    connection.send(h11.Request(method="GET", target="/", headers=[("Host", "x")]))
-    connection.send(h11.EndOfMessage())
-    connection.receive_data(HEADS["chunked"] + data)
+    connection = answered(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + data)
     connection.receive_data(b"")
     content = b""
     try:
@@ -195,8 +184,10 @@ def test_damaged_chunks_never_read_other_than_h11_reads_them(chunks: list[bytes]
     for _ in range(data.draw(st.integers(0, 3))):
         whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.sampled_from(b"0159afg;\r\n\x00 "))
     try:
-        content = decode(Chunked(), cut(bytes(whole), data.draw(st.lists(st.integers(0, 300), max_size=4))))
-    except BodyError:
+        content = decode(
+            http_message.Chunked(), cut(bytes(whole), data.draw(st.lists(st.integers(0, 300), max_size=4)))
+        )
+    except http_message.BodyError:
         return
     assert body_by_h11(bytes(whole)) in (content, None)  # h11 also objects to the spelling of trailers
 
@@ -216,23 +207,23 @@ def test_damaged_chunks_never_read_other_than_h11_reads_them(chunks: list[bytes]
     ],
 )
 def test_why_a_body_is_refused(data: bytes, why: str) -> None:
-    with pytest.raises(BodyError, match=why):
-        decode(Chunked(), [data])
+    with pytest.raises(http_message.BodyError, match=why):
+        decode(http_message.Chunked(), [data])
 
 
 def test_framing_follows_the_rfc() -> None:
     def kind(method: str = "GET", status: int = 200, **headers: str) -> str:
         raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-        return type(body_of(method, status, raw)).__name__
+        return type(http_message.body_of(method, status, raw)).__name__
 
     assert kind() == "UntilClose"
     assert kind(Content_Length="5") == "Sized"
     assert kind(Transfer_Encoding="Chunked", Content_Length="5") == "Chunked"
     assert kind("HEAD", Content_Length="5") == "Sized"
-    assert body_of("HEAD", 200, [(b"Content-Length", b"5")]).complete
-    assert body_of("GET", 204, []).complete
+    assert http_message.body_of("HEAD", 200, [(b"Content-Length", b"5")]).complete
+    assert http_message.body_of("GET", 204, []).complete
     for headers in ([(b"Content-Length", b"-1")], [(b"Content-Length", b"1"), (b"content-length", b"2")]):
-        with pytest.raises(BodyError):
-            body_of("GET", 200, headers)
-    with pytest.raises(BodyError):
-        body_of("GET", 200, [(b"Transfer-Encoding", b"gzip, chunked")])
+        with pytest.raises(http_message.BodyError):
+            http_message.body_of("GET", 200, headers)
+    with pytest.raises(http_message.BodyError):
+        http_message.body_of("GET", 200, [(b"Transfer-Encoding", b"gzip, chunked")])

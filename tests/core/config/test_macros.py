@@ -143,7 +143,7 @@ def test_other_shapes_pass(text: str) -> None:
     assert expand(mapping(text))[1] == []
 
 
-M = "models: {m: {proxy: p, cmd: x, "
+M, SAME = "models: {m: {proxy: p, cmd: x, ", "{cmd: x, proxy: 'http://127.0.0.1:1/v1'}}"
 WRONG = [
     ("macros: {PORT: 1}", "1:10 error macros.PORT", "reserved"),
     ("macros: {MODEL_ID: 1}", "1:10 error macros.MODEL_ID", "reserved"),
@@ -178,16 +178,8 @@ WRONG = [
     ("models: {a: {macros: {k: 1}, cmd: x, proxy: p}, b: {cmd: '${k}', proxy: p}}", "1:58 error models.b.cmd", "'a'"),
     ("startPort: 65535\nmodels: {a: {cmd: '${PORT}'}, b: {cmd: '${PORT}'}}", "2:40 error models.b", "startPort"),
     ("startPort: 70000\nmodels: {a: {cmd: '${PORT}'}, b: {cmd: '${PORT}'}}", "2:19 error models.a", "startPort"),
-    (
-        "models: {a: {cmd: x, proxy: 'http://localhost:1'}, b: {cmd: x, proxy: 'http://127.0.0.1:1/v1'}}",
-        "1:71 warning models.b.proxy",
-        "'a'",
-    ),
-    (
-        "models: {a: {cmd: 'x ${PORT}'}, b: {cmd: x, proxy: 'http://localhost:5800'}}",
-        "1:52 warning models.b.proxy",
-        "'a'",
-    ),
+    ("models: {a: {cmd: x, proxy: 'http://localhost:1'}, b: " + SAME, "1:71 warning models.b.proxy", "'a'"),
+    ("models: {a: {cmd: 'x ${PORT}'}, b: " + SAME.replace(":1/", ":5800/"), "1:52 warning models.b.proxy", "'a'"),
 ]
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from appliance.core.models import transfer
 from appliance.core.models.download import (
     SIDECARS,
     Location,
@@ -24,21 +25,16 @@ from appliance.core.models.download import (
     pick,
     sidecars_of,
 )
-from appliance.core.models.transfer import (
-    MAX_RETRY_AFTER,
-    Continue,
-    StartOver,
-    Throttle,
-    asked_to_wait,
-    judge,
-    retry_after,
-    retry_delay,
-)
 from appliance.errors import BadRequest, NotFound, UsageError
 
 
 def files(*paths: str) -> list[RemoteFile]:
     return [RemoteFile(path, "a" * 64, 1) for path in paths]
+
+
+SHARDS = ["q/m-Q8_0-00001-of-00002.gguf", "q/m-Q8_0-00002-of-00002.gguf"]
+PROJECTED = ["m-Q8_0.gguf", "mmproj-m-F16.gguf"]
+NEAREST = ["a/m-Q8_0.gguf", "a/mmproj-BF16.gguf"]
 
 
 def chosen(tag: str | None, *paths: str) -> tuple[str, list[str]]:
@@ -93,21 +89,9 @@ def test_no_text_gets_out_of_the_cache(text: str) -> None:
         ("Q8_0", ["m-Q4_K_M.gguf", "m.Q8_0.gguf"], ("Q8_0", ["m.Q8_0.gguf"])),
         ("UD-Q4_K_XL", ["m-Q4_K_XL.gguf", "m-UD-Q4_K_XL.gguf"], ("UD-Q4_K_XL", ["m-UD-Q4_K_XL.gguf"])),
         ("Q4_K_XL", ["m-Q4_K_XL.gguf", "m-UD-Q4_K_XL.gguf"], ("Q4_K_XL", ["m-Q4_K_XL.gguf"])),
-        (
-            None,
-            ["q/m-Q8_0-00002-of-00002.gguf", "q/m-Q8_0-00001-of-00002.gguf", "other-F16.gguf"],
-            ("Q8_0", ["q/m-Q8_0-00001-of-00002.gguf", "q/m-Q8_0-00002-of-00002.gguf"]),
-        ),
-        (
-            "Q8_0",
-            ["m-Q8_0.gguf", "mmproj-m-Q8_0.gguf", "mmproj-m-F16.gguf", "mtp-m-Q8_0.gguf"],
-            ("Q8_0", ["m-Q8_0.gguf", "mmproj-m-F16.gguf"]),
-        ),
-        (
-            "Q8_0",
-            ["a/m-Q8_0.gguf", "a/mmproj-BF16.gguf", "mmproj-F16.gguf"],
-            ("Q8_0", ["a/m-Q8_0.gguf", "a/mmproj-BF16.gguf"]),
-        ),
+        (None, [*SHARDS[::-1], "other-F16.gguf"], ("Q8_0", SHARDS)),
+        ("Q8_0", ["m-Q8_0.gguf", "mmproj-Q8_0.gguf", *PROJECTED[1:], "mtp-m-Q8_0.gguf"], ("Q8_0", PROJECTED)),
+        ("Q8_0", ["a/m-Q8_0.gguf", "a/mmproj-BF16.gguf", "mmproj-F16.gguf"], ("Q8_0", NEAREST)),
         ("Q8_0", ["a/m-Q8_0.gguf", "b/mmproj-F16.gguf"], ("Q8_0", ["a/m-Q8_0.gguf"])),
         ("Q8_0", ["a/b/m-Q8_0.gguf", "mmproj-F16.gguf"], ("Q8_0", ["a/b/m-Q8_0.gguf", "mmproj-F16.gguf"])),
     ],
@@ -133,12 +117,12 @@ def test_what_is_not_there_is_named(tag: str | None, paths: list[str], why: str)
 @pytest.mark.parametrize(
     ("status", "headers", "have", "expected"),
     [
-        (200, {}, 0, Continue(stop=100)),
-        (200, {b"content-length": b"100"}, 0, Continue(stop=100)),
-        (200, {b"content-length": b"100"}, 40, Continue(stop=100, skip=40)),
-        (206, {b"content-range": b"bytes 40-99/100"}, 40, Continue(stop=100)),
-        (206, {b"content-range": b"bytes 40-99/*"}, 40, Continue(stop=100)),
-        (206, {b"content-range": b"bytes 40-59/100"}, 40, Continue(stop=60)),
+        (200, {}, 0, transfer.Continue(stop=100)),
+        (200, {b"content-length": b"100"}, 0, transfer.Continue(stop=100)),
+        (200, {b"content-length": b"100"}, 40, transfer.Continue(stop=100, skip=40)),
+        (206, {b"content-range": b"bytes 40-99/100"}, 40, transfer.Continue(stop=100)),
+        (206, {b"content-range": b"bytes 40-99/*"}, 40, transfer.Continue(stop=100)),
+        (206, {b"content-range": b"bytes 40-59/100"}, 40, transfer.Continue(stop=60)),
         (206, {b"content-range": b"bytes 40-39/100"}, 40, None),
         (206, {b"content-range": b"bytes 40-100/100"}, 40, None),
         (200, {b"content-length": b"99"}, 0, None),
@@ -151,36 +135,36 @@ def test_what_is_not_there_is_named(tag: str | None, paths: list[str], why: str)
     ],
 )
 def test_an_answer_goes_on_or_belongs_to_something_else(
-    status: int, headers: dict[bytes, bytes], have: int, expected: Continue | None
+    status: int, headers: dict[bytes, bytes], have: int, expected: transfer.Continue | None
 ) -> None:
-    found = judge(status, headers, have, 100)
-    assert found == expected or (expected is None and isinstance(found, StartOver))
+    found = transfer.judge(status, headers, have, 100)
+    assert found == expected or (expected is None and isinstance(found, transfer.StartOver))
 
 
 def test_attempts_come_slower_and_when_the_server_wants_them() -> None:
-    assert [retry_delay(number, None) for number in range(1, 8)] == [1, 2, 4, 8, 16, 30, 30]
-    assert retry_delay(1, 12.0) == 12
-    assert Throttle(None).take(10**12, 0.0) == 0
+    assert [transfer.retry_delay(number, None) for number in range(1, 8)] == [1, 2, 4, 8, 16, 30, 30]
+    assert transfer.retry_delay(1, 12.0) == 12
+    assert transfer.Throttle(None).take(10**12, 0.0) == 0
 
 
 @given(st.integers(0, 10**30), st.integers(0, 4 * 10**9), st.sampled_from(range(4)))
 def test_a_wait_is_asked_for_in_seconds_or_as_a_date(wait: int, now: int, form: int) -> None:
     if form == 0:
-        assert retry_after(b" %d " % wait, now) == min(wait, MAX_RETRY_AFTER)
+        assert transfer.retry_after(b" %d " % wait, now) == min(wait, transfer.MAX_RETRY_AFTER)
         return
     wait %= 10**8
     date = datetime.fromtimestamp(now + wait, UTC)
     forms = ("%a, %d %b %Y %H:%M:%S GMT", "%a %b %d %H:%M:%S %Y", "%a, %d %b %Y %H:%M:%S +0000")
-    found = retry_after(date.strftime(forms[form - 1]).encode(), now)
+    found = transfer.retry_after(date.strftime(forms[form - 1]).encode(), now)
     assert found == wait
-    assert retry_after(date.strftime(forms[0]).encode(), now + wait + 5) == 0
-    assert f"until {date:%Y-%m-%d %H:%M:%S} UTC" in asked_to_wait(found, now)
+    assert transfer.retry_after(date.strftime(forms[0]).encode(), now + wait + 5) == 0
+    assert f"until {date:%Y-%m-%d %H:%M:%S} UTC" in transfer.asked_to_wait(found, now)
 
 
 @given(st.none() | st.binary(max_size=40) | st.sampled_from([b"-1", b"1.5", b"soon", b"Wed, 99 Oct 2026 07:28:00 GMT"]))
 def test_any_other_wait_is_none_or_bounded(value: bytes | None) -> None:
-    found = retry_after(value, 0.0)
-    assert found is None or 0 <= found <= MAX_RETRY_AFTER
+    found = transfer.retry_after(value, 0.0)
+    assert found is None or 0 <= found <= transfer.MAX_RETRY_AFTER
 
 
 @given(
@@ -188,7 +172,7 @@ def test_any_other_wait_is_none_or_bounded(value: bytes | None) -> None:
     steps=st.lists(st.tuples(st.integers(1, 10**7), st.floats(0, 5)), min_size=1, max_size=30),
 )
 def test_the_rate_is_never_exceeded_over_the_whole(rate: int, steps: list[tuple[int, float]]) -> None:
-    throttle, now, taken = Throttle(rate), 100.0, 0
+    throttle, now, taken = transfer.Throttle(rate), 100.0, 0
     for count, idle in steps:
         now += idle
         now += throttle.take(count, now)

@@ -44,53 +44,48 @@ from appliance.errors import BadRequest, NotFound
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
+READERS: list[tuple[Callable[[str], object], dict[str, object], tuple[str, ...]]] = [
+    (stem_of, {"X.gguf": "X", "X.GGUF": "X"}, (".gguf", "._X.gguf", "X.gguf.part", "gguf")),
+    (
+        tag_of,
+        {"Qwen3-8B-Q4_K_M": "Q4_K_M", "qwen-q8_0": "Q8_0", "model.F16": "F16", "UD-Q4_K_XL-00001-of-00003": "Q4_K_XL"},
+        ("stories260K", "a-b c", "ends-", "a-Q8_0\n"),
+    ),
+    (
+        repo_of,
+        {"models--ggml-org--tinygemma3-GGUF": "ggml-org/tinygemma3-GGUF", "models--a--b.c_d": "a/b.c_d"},
+        (
+            *("models--a", "models--a--b--c", "datasets--a--b", "models--..--b", "models--a--b\n"),
+            *("models--a--b/../c", "models--a--", "models----b"),
+        ),
+    ),
+    (
+        shard_of,
+        {},
+        (
+            *("m-00000-of-00002", "m-1-of-2", "m-00001-of-99999", "-00001-of-00002", "m-٠٠٠٠١-of-00002"),
+            "m-00001-of-0",
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("read", "meanings", "meaningless"), READERS)
+def test_the_meaning_of_names(
+    read: Callable[[str], object], meanings: dict[str, object], meaningless: tuple[str, ...]
+) -> None:
+    assert {text: read(text) for text in meanings} == meanings
+    assert {text: read(text) for text in meaningless} == dict.fromkeys(meaningless)
+
+
 @pytest.mark.parametrize(
-    ("read", "text", "meaning"),
-    [
-        (stem_of, "X.gguf", "X"),
-        (stem_of, "X.GGUF", "X"),
-        (stem_of, ".gguf", None),
-        (stem_of, "._X.gguf", None),
-        (stem_of, "X.gguf.part", None),
-        (stem_of, "gguf", None),
-        (tag_of, "Qwen3-8B-Q4_K_M", "Q4_K_M"),
-        (tag_of, "qwen-q8_0", "Q8_0"),
-        (tag_of, "model.F16", "F16"),
-        (tag_of, "Qwen3-UD-Q4_K_XL-00001-of-00003", "Q4_K_XL"),
-        (tag_of, "stories260K", None),
-        (tag_of, "a-b c", None),
-        (tag_of, "ends-", None),
-        (tag_of, "a-Q8_0\n", None),
-        (repo_of, "models--ggml-org--tinygemma3-GGUF", "ggml-org/tinygemma3-GGUF"),
-        (repo_of, "models--a--b.c_d", "a/b.c_d"),
-        (repo_of, "models--a", None),
-        (repo_of, "models--a--b--c", None),
-        (repo_of, "datasets--a--b", None),
-        (repo_of, "models--..--b", None),
-        (repo_of, "models--a--b\n", None),
-        (repo_of, "models--a--b/../c", None),
-        (repo_of, "models--a--", None),
-        (repo_of, "models----b", None),
-        (split_named_path, "x.gguf", (None, "x.gguf")),
-        (split_named_path, "chat=x.gguf", ("chat", "x.gguf")),
-        (split_named_path, "org/repo:Q4=x.gguf", ("org/repo:Q4", "x.gguf")),
-        (split_named_path, "chat=a=b.gguf", ("chat", "a=b.gguf")),
-        (split_named_path, "chat=C:\\m\\x.gguf", ("chat", "C:\\m\\x.gguf")),
-        (split_named_path, "/m/a=b.gguf", (None, "/m/a=b.gguf")),
-        (split_named_path, "~/a=b.gguf", (None, "~/a=b.gguf")),
-        (split_named_path, "C:\\m\\a=b.gguf", (None, "C:\\m\\a=b.gguf")),
-        (split_named_path, "=x.gguf", (None, "=x.gguf")),
-        (split_named_path, "x=", (None, "x=")),
-        (shard_of, "m-00000-of-00002", None),
-        (shard_of, "m-1-of-2", None),
-        (shard_of, "m-00001-of-99999", None),
-        (shard_of, "-00001-of-00002", None),
-        (shard_of, "m-٠٠٠٠١-of-00002", None),
-        (shard_of, "m-00001-of-0", None),
-    ],
+    ("name", "path"),
+    [("chat", "x.gguf"), ("org/repo:Q4", "x.gguf"), ("chat", "a=b.gguf"), ("chat", "C:\\m\\x.gguf")],
 )
-def test_the_meaning_of_names(read: Callable[[str], object], text: str, meaning: object):
-    assert read(text) == meaning
+def test_a_path_may_have_a_name_in_front(name: str, path: str) -> None:
+    assert split_named_path(f"{name}={path}") == (name, path)
+    for plain in ("x.gguf", "/m/a=b.gguf", "~/a=b.gguf", "C:\\m\\a=b.gguf", "=x.gguf", "x="):
+        assert split_named_path(plain) == (None, plain)
 
 
 def test_a_commit_is_forty_small_hex_digits_and_a_name_can_be_written_down():
@@ -117,18 +112,10 @@ def test_a_shard_names_its_siblings(stem, number, total):
 @pytest.mark.parametrize(
     ("stem", "in_folder", "in_cache"),
     [
-        ("mmproj-F16", True, True),
-        ("Qwen-MMPROJ-F16", True, True),
-        ("mtp-gemma", True, True),
+        *[(f"{mark}-x", True, True) for mark in ("mmproj", "Qwen-MMPROJ", "mtp", "eagle3", "dspark", "dflash")],
         ("gemma-mtp-Q8_0", False, True),
-        ("eagle3-x", True, True),
-        ("dspark-x", True, True),
-        ("dflash-x", True, True),
-        ("Qwen3-MTP-Q8_0", False, False),
-        ("plain", False, False),
-        ("X-imatrix-Q4_K_M", False, False),
+        *[(stem, False, False) for stem in ("Qwen3-MTP-Q8_0", "plain", "X-imatrix-Q4_K_M", "Q4_K_M-imat")],
         ("alpaca-lora-7b-Q4_K_M", False, False),
-        ("Q4_K_M-imat", False, False),
     ],
 )
 def test_companions(stem, in_folder, in_cache):
@@ -269,22 +256,8 @@ def test_what_a_process_is_started_with_and_what_is_merely_told() -> None:
 
 
 WORDS = [
-    "m",
-    "M",
-    "Qwen3",
-    "0.6B",
-    "1.7B",
-    "UD",
-    "i1",
-    "imat",
-    "Q4_K_M",
-    "q4_k_m",
-    "Q8_0",
-    "F16",
-    "latest",
-    "v1",
-    "é",
-    "a b",
+    *("m", "M", "Qwen3", "0.6B", "1.7B", "UD", "i1", "imat", "latest", "v1", "é", "a b"),
+    *("Q4_K_M", "q4_k_m", "Q8_0", "F16"),
 ]
 stems = st.builds(
     lambda words, marks: "".join(word + mark for word, mark in zip(words, [*marks, ""], strict=False)),

@@ -15,17 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from appliance.core.records.captures import (
-    BLOCK,
-    MAX_RATIO,
-    Capture,
-    CaptureBuffer,
-    CapturedBody,
-    CapturedExchange,
-    Packing,
-    captured_headers,
-    captured_parts,
-)
+from appliance.core.records import captures
 
 BIG = 1 << 20
 
@@ -34,26 +24,26 @@ def noise(size: int, seed: int = 0) -> bytes:
     return random.Random(seed).randbytes(size)
 
 
-def passed(*pieces: bytes, limit: int = BIG) -> CapturedBody:
-    body = CapturedBody(limit)
+def passed(*pieces: bytes, limit: int = BIG) -> captures.CapturedBody:
+    body = captures.CapturedBody(limit)
     for piece in pieces:
         body.feed(piece)
     return body
 
 
 def exchange(
-    body: bytes | None = b"{}", answer: CapturedBody | bytes | None = None, coding: str | None = None
-) -> CapturedExchange:
+    body: bytes | None = b"{}", answer: captures.CapturedBody | bytes | None = None, coding: str | None = None
+) -> captures.CapturedExchange:
     answered = None if answer is None else [(b"x", b"y")]
-    return CapturedExchange("/v1/completions", [(b"accept", b"*/*")], body, answered, answer, coding)
+    return captures.CapturedExchange("/v1/completions", [(b"accept", b"*/*")], body, answered, answer, coding)
 
 
-def read(buffer: CaptureBuffer, id: int) -> Capture | None:
+def read(buffer: captures.CaptureBuffer, id: int) -> captures.Capture | None:
     find = buffer.find(id)
     return None if find is None else find()
 
 
-def compress(buffer: CaptureBuffer, most: int = BIG) -> int:
+def compress(buffer: captures.CaptureBuffer, most: int = BIG) -> int:
     """Do what waits to be done; how much that was."""
     batch = buffer.waiting(most)
     for packing in batch:
@@ -63,7 +53,7 @@ def compress(buffer: CaptureBuffer, most: int = BIG) -> int:
 
 @pytest.mark.parametrize("compressed", [False, True])
 def test_a_capture_reads_as_clients_know_it(compressed: bool):
-    buffer = CaptureBuffer(BIG)
+    buffer = captures.CaptureBuffer(BIG)
     assert buffer.add(3, exchange(b"ask", passed(b"\x00", b"\xff")))
     assert buffer.add(4, exchange())
     if compressed:
@@ -93,7 +83,7 @@ def test_headers_keep_their_first_value_and_no_secret():
         (b"content-encoding", b"gzip"),
         (b"x-name", "é".encode("latin-1")),
     ]
-    kept = captured_headers(headers)
+    kept = captures.captured_headers(headers)
     assert kept["Content-Type"] == "application/json"
     assert [name for name, value in kept.items() if value == "[REDACTED]"] == [
         "Authorization",
@@ -105,7 +95,7 @@ def test_headers_keep_their_first_value_and_no_secret():
     assert "k" not in kept.values()
     assert kept["X-Name"] == "é"
     assert kept["Content-Encoding"] == "gzip"
-    assert "Content-Encoding" not in captured_headers(headers, decoded=True)
+    assert "Content-Encoding" not in captures.captured_headers(headers, decoded=True)
 
 
 @pytest.mark.parametrize(
@@ -122,11 +112,11 @@ def test_headers_keep_their_first_value_and_no_secret():
     ],
 )
 def test_sound_and_pictures_are_not_kept(path: str, request_kept: bool, response_kept: bool):
-    assert captured_parts(path) == (request_kept, response_kept)
+    assert captures.captured_parts(path) == (request_kept, response_kept)
 
 
 # At most 15 chunks: the budget does not hold sixteen blocks.
-CHUNKS = st.lists(st.binary(max_size=300) | st.just(bytes(BLOCK)), max_size=BIG // BLOCK - 1)
+CHUNKS = st.lists(st.binary(max_size=300) | st.just(bytes(captures.BLOCK)), max_size=BIG // captures.BLOCK - 1)
 
 
 @given(CHUNKS, st.booleans(), st.sets(st.integers(0, 10)))
@@ -134,7 +124,7 @@ def test_a_body_survives_however_it_comes_and_is_compressed_and_is_shown_decoded
     chunks: list[bytes], encoded: bool, compressed_at: set[int]
 ):
     whole = b"".join(chunks)
-    body = CapturedBody(BIG)
+    body = captures.CapturedBody(BIG)
     for number, chunk in enumerate([gzip.compress(whole)] if encoded else chunks):
         body.feed(chunk)
         if number in compressed_at:
@@ -142,7 +132,7 @@ def test_a_body_survives_however_it_comes_and_is_compressed_and_is_shown_decoded
             packing.put(packing.work())
     assert body.raw == sum(map(len, body.pieces))
     assert body.held >= body.raw + sum(map(len, body.blocks))
-    buffer = CaptureBuffer(BIG)
+    buffer = captures.CaptureBuffer(BIG)
     buffer.add(1, exchange(None, body, "gzip" if encoded else None))
     for _ in range(2):
         assert read(buffer, 1).resp_body == whole
@@ -156,7 +146,7 @@ def test_what_is_compressed_meanwhile_takes_nothing_that_comes_meanwhile():
     packing.put(packing.work())
     assert body.pieces == [b"c"]
     late = body.packing()
-    buffer = CaptureBuffer(BIG)
+    buffer = captures.CaptureBuffer(BIG)
     buffer.add(1, exchange(None, body))
     late.put(late.work())  # the capture is what it was when it was made
     assert read(buffer, 1).resp_body == b"abc"
@@ -164,7 +154,7 @@ def test_what_is_compressed_meanwhile_takes_nothing_that_comes_meanwhile():
 
 def test_a_body_beyond_the_budget_is_given_up_early_and_never_held():
     limit = 1 << 18
-    body = CapturedBody(limit)
+    body = captures.CapturedBody(limit)
     tracemalloc.start()
     try:
         for seed in range(64):
@@ -179,9 +169,9 @@ def test_a_body_beyond_the_budget_is_given_up_early_and_never_held():
 
 def test_a_body_that_packs_well_is_still_bounded():
     limit = 1 << 18
-    body = CapturedBody(limit)
-    for _ in range(MAX_RATIO * limit // BLOCK):
-        body.feed(bytes(BLOCK))
+    body = captures.CapturedBody(limit)
+    for _ in range(captures.MAX_RATIO * limit // captures.BLOCK):
+        body.feed(bytes(captures.BLOCK))
         packing = body.packing()
         packing.put(packing.work())
     assert not body.given_up
@@ -192,8 +182,8 @@ def test_a_body_that_packs_well_is_still_bounded():
 
 def test_what_a_few_bytes_decode_to_is_bounded_too():
     limit = 1 << 14
-    for size, whole in ((limit * MAX_RATIO, True), (limit * MAX_RATIO + 1, False)):
-        buffer = CaptureBuffer(limit)
+    for size, whole in ((limit * captures.MAX_RATIO, True), (limit * captures.MAX_RATIO + 1, False)):
+        buffer = captures.CaptureBuffer(limit)
         assert buffer.add(1, exchange(None, gzip.compress(bytes(size)), "gzip"))
         assert read(buffer, 1).resp_body == (bytes(size) if whole else None)
 
@@ -201,7 +191,7 @@ def test_what_a_few_bytes_decode_to_is_bounded_too():
 def test_a_large_body_costs_nothing_before_it_is_compressed():
     """Twenty megabytes have passed; what there is to do about them is a matter of microseconds."""
     large = noise(20 << 20)
-    buffer = CaptureBuffer(64 << 20)
+    buffer = captures.CaptureBuffer(64 << 20)
     tracemalloc.start()
     try:
         began = time.thread_time()
@@ -215,7 +205,7 @@ def test_a_large_body_costs_nothing_before_it_is_compressed():
 
 
 def test_nothing_is_kept_without_a_budget():
-    buffer = CaptureBuffer(0)
+    buffer = captures.CaptureBuffer(0)
     assert not buffer.add(1, exchange())
     assert not buffer.has(1)
 
@@ -227,10 +217,10 @@ class Fifo(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.buffer = CaptureBuffer(self.LIMIT)
+        self.buffer = captures.CaptureBuffer(self.LIMIT)
         self.added: dict[int, tuple[bytes, bool]] = {}
         self.next = 1
-        self.late: list[tuple[Packing, bytes]] = []
+        self.late: list[tuple[captures.Packing, bytes]] = []
 
     @rule(size=st.integers(0, 7000), compressible=st.booleans())
     def add(self, size: int, compressible: bool):
@@ -266,7 +256,7 @@ TestFifo = Fifo.TestCase
 
 
 def test_compressing_makes_room():
-    buffer = CaptureBuffer(100_000)
+    buffer = captures.CaptureBuffer(100_000)
     for id in range(40):
         buffer.add(id, exchange(b"a word " * 2000))
         compress(buffer)
@@ -275,7 +265,7 @@ def test_compressing_makes_room():
 
 
 def test_an_id_is_kept_once():
-    buffer = CaptureBuffer(BIG)
+    buffer = captures.CaptureBuffer(BIG)
     buffer.add(1, exchange(b"old"))
     buffer.add(1, exchange(b"new"))
     assert read(buffer, 1).req_body == b"new"

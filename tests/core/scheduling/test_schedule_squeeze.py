@@ -54,19 +54,6 @@ def test_the_long_unused_goes_first_and_no_more_than_need_be():
     assert stopped(loaded(models, FleetLimits(memory={"gpu0": 8}))) == ["m1"]
 
 
-def test_a_model_that_was_loaded_just_now_goes_later():
-    schedule = loaded([One(ram=1, gpu=4, min_loaded=60)], FleetLimits(memory={"gpu0": 3}))
-    assert stopped(schedule, 10) == []
-    assert stopped(schedule, 61) == ["m0"]
-
-
-def test_a_model_in_use_goes_once_it_is_idle():
-    schedule = loaded([One(ram=1, gpu=4, leased=True)], FleetLimits(memory={"gpu0": 3}))
-    assert stopped(schedule) == []
-    schedule.release(0, 11)
-    assert stopped(schedule) == ["m0"]
-
-
 def test_who_waits_is_served_when_it_is_gone():
     schedule = loaded([One(ram=1, gpu=4), One(ram=1, gpu=4, leased=True)], FleetLimits(memory={"gpu0": 6}))
     assert stopped(schedule) == ["m0"]
@@ -112,3 +99,10 @@ def test_a_squeeze_stops_idle_models_alone_and_stops_enough_but_not_more(models:
         short = [d for d, most in limits.memory.items() if sum(taken[name][d] for name in taken) > most]
         assert gone == {name for name in may_go if any(taken[name][device] for device in short)}
     assert stopped(schedule) == [], "once is enough"
+    for number, one in enumerate(models):
+        if one.leased:
+            schedule.release(number, 11)
+    gone |= set(stopped(schedule, 61))
+    pinned = [taken[name_of(n)] for n, one in enumerate(models) if one.pinned]
+    fitting = fits(memory, [taken[name] for name in taken if name not in gone])
+    assert fitting == fits(memory, pinned), "what was in use, or loaded just now, goes later"

@@ -10,29 +10,7 @@ from typing import assert_never
 import msgspec
 from msgspec import Raw, Struct
 
-from appliance.core.turns.messages import (
-    AskClient,
-    CallDelta,
-    CancelAsked,
-    Finish,
-    Generate,
-    ModelCall,
-    ReasoningDelta,
-    RunCommand,
-    RunEvent,
-    RunTools,
-    ShowReasoning,
-    ShowSignal,
-    ShowText,
-    StopGenerating,
-    Task,
-    TextDelta,
-    Tool,
-    ToolFinished,
-    TurnEnded,
-    TurnFailed,
-    TurnUsage,
-)
+from appliance.core.turns import messages
 from appliance.core.turns.toolloop import Loop
 
 NOW = 1_800_000_000.0
@@ -43,10 +21,10 @@ def schema(**properties: object) -> Raw:
 
 
 TOOLS = (
-    Tool(name="read_file", description="Reads", parameters=schema(path={"type": "string"}), runner="server"),
-    Tool(name="list_files", description="Lists", parameters=schema(), runner="server"),
-    Tool(name="ask_user", description="Asks", parameters=schema(question={"type": "string"}), runner="client"),
-    Tool(name="report", description="Signals", parameters=schema(status={"type": "string"}), runner="exit"),
+    messages.Tool(name="read_file", description="Reads", parameters=schema(path={"type": "string"}), runner="server"),
+    messages.Tool(name="list_files", description="Lists", parameters=schema(), runner="server"),
+    messages.Tool(name="ask_user", description="Asks", parameters=schema(question={"type": "string"}), runner="client"),
+    messages.Tool(name="report", description="Signals", parameters=schema(status={"type": "string"}), runner="exit"),
 )
 MESSAGES = (Raw(b'{"role":"system","content":"Be brief."}'), Raw(b'{"role":"user","content":"Hello"}'))
 
@@ -79,12 +57,12 @@ def read(path: Path) -> Iterator[Transcript]:
     yield found
 
 
-def task_of(fields: dict[str, object]) -> Task:
+def task_of(fields: dict[str, object]) -> messages.Task:
     names = fields.pop("tools", [tool.name for tool in TOOLS])
     assert isinstance(names, list)
     params = fields.pop("params", {})
     assert isinstance(params, dict)
-    return Task(
+    return messages.Task(
         model="m",
         messages=MESSAGES,
         tools=tuple(tool for tool in TOOLS if tool.name in names),
@@ -108,7 +86,7 @@ def play(transcript: Transcript) -> None:
             assert commands, f"nothing came where {rest!r} was expected"
             command = commands.pop(0)
             assert show(command) == rest
-            if isinstance(command, Generate):
+            if isinstance(command, messages.Generate):
                 sent = messages_of(command)
         elif mark == "|":
             assert sent, f"no message came where {rest!r} was expected"
@@ -119,7 +97,7 @@ def play(transcript: Transcript) -> None:
             assert json.loads(msgspec.json.encode(getattr(loop.outcome(), name))) == json.loads(wanted), name
 
 
-def messages_of(command: Generate) -> list[str]:
+def messages_of(command: messages.Generate) -> list[str]:
     """The messages of a request, a line each: role, id of the answered call, content as JSON, ids of the calls made."""
     body = json.loads(command.body)
     assert body["stream"] is True
@@ -132,54 +110,54 @@ def messages_of(command: Generate) -> list[str]:
     return lines
 
 
-def event_of(line: str) -> RunEvent:
+def event_of(line: str) -> messages.RunEvent:
     word, _, rest = line.partition(" ")
     words = rest.split(" ")
     match word:
         case "text":
-            return TextDelta(json.loads(rest))
+            return messages.TextDelta(json.loads(rest))
         case "think":
-            return ReasoningDelta(json.loads(rest))
+            return messages.ReasoningDelta(json.loads(rest))
         case "call":
             index, call_id, name, arguments = rest.split(" ", 3)
             given = {"id": call_id.strip("-"), "name": name.strip("-"), "arguments": json.loads(arguments)}
-            return CallDelta(index=int(index), **given)
+            return messages.CallDelta(index=int(index), **given)
         case "usage":
-            return TurnUsage(prompt_tokens=int(words[0]), completion_tokens=int(words[1]))
+            return messages.TurnUsage(prompt_tokens=int(words[0]), completion_tokens=int(words[1]))
         case "end":
-            return TurnEnded(finish_reason=rest)
+            return messages.TurnEnded(finish_reason=rest)
         case "fail":
-            return msgspec.convert({"reason": words[0], "detail": " ".join(words[1:])}, TurnFailed)
+            return msgspec.convert({"reason": words[0], "detail": " ".join(words[1:])}, messages.TurnFailed)
         case "tool":
-            return ToolFinished(call_id=words[0], content=json.loads(" ".join(words[1:])), seconds=0.5)
+            return messages.ToolFinished(call_id=words[0], content=json.loads(" ".join(words[1:])), seconds=0.5)
         case "broken":
-            return ToolFinished(call_id=words[0], failure=" ".join(words[1:]), seconds=0.5)
+            return messages.ToolFinished(call_id=words[0], failure=" ".join(words[1:]), seconds=0.5)
         case "cancel":
-            return CancelAsked(rest) if rest else CancelAsked()
+            return messages.CancelAsked(rest) if rest else messages.CancelAsked()
         case _:
             raise ValueError(f"no such event: {line}")
 
 
-def show(command: RunCommand) -> str:
+def show(command: messages.RunCommand) -> str:
     match command:
-        case Generate():
+        case messages.Generate():
             return "generate"
-        case RunTools(calls=calls, parallel=parallel):
+        case messages.RunTools(calls=calls, parallel=parallel):
             return " ".join(["run", *(["at once"] if parallel else []), *map(called, calls)])
-        case AskClient(calls=calls):
+        case messages.AskClient(calls=calls):
             return " ".join(["ask", *map(called, calls)])
-        case StopGenerating():
+        case messages.StopGenerating():
             return "stop"
-        case ShowText(text):
+        case messages.ShowText(text):
             return f"show {json.dumps(text)}"
-        case ShowReasoning(text):
+        case messages.ShowReasoning(text):
             return f"show-thought {json.dumps(text)}"
-        case ShowSignal(signal):
+        case messages.ShowSignal(signal):
             return f"signal {signal.name} {bytes(signal.arguments).decode()}"
-        case Finish():
+        case messages.Finish():
             return "finish"
     assert_never(command)
 
 
-def called(call: ModelCall) -> str:
+def called(call: messages.ModelCall) -> str:
     return f"{call.id}:{call.name}"

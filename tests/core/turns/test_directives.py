@@ -202,13 +202,7 @@ def test_what_is_let_pass_as_one(text: str):
 @pytest.mark.parametrize(
     "body",
     [
-        "",
-        "read_file",
-        "{}",
-        '{"tool": 7}',
-        '["tool"]',
-        '{"tool": "a"',
-        '{"tool": "a"} and more',
+        *("", "read_file", "{}", '{"tool": 7}', '["tool"]', '{"tool": "a"', '{"tool": "a"} and more'),
         '{"tool": "a", "arguments": ' + "[" * 1_000_000,
     ],
 )

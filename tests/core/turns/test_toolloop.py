@@ -12,22 +12,8 @@ import pytest
 from msgspec import Raw, structs
 from run_play import MESSAGES, NOW, TOOLS, Transcript, play, read
 
+from appliance.core.turns import messages
 from appliance.core.turns.bios import BiosContext, bios_text
-from appliance.core.turns.messages import (
-    CallDelta,
-    CancelAsked,
-    FailReason,
-    Finish,
-    RunCommand,
-    RunEvent,
-    RunTools,
-    Task,
-    TextDelta,
-    ToolFinished,
-    TurnEnded,
-    TurnFailed,
-    TurnUsage,
-)
 from appliance.core.turns.toolloop import Loop, OutOfTurn
 
 TRANSCRIPTS = [found for path in sorted(Path(__file__).parent.glob("transcripts/*.txt")) for found in read(path)]
@@ -42,23 +28,23 @@ def test_the_transcripts_reach_every_reason_to_fail():
     told = {
         line.split('"')[1] for t in TRANSCRIPTS for line in t.lines if line.startswith("= fail_reason ") and '"' in line
     }
-    assert told == set(get_args(FailReason))
+    assert told == set(get_args(messages.FailReason))
 
 
-def body_of(commands: list[RunCommand]) -> dict[str, object]:
+def body_of(commands: list[messages.RunCommand]) -> dict[str, object]:
     [command] = commands
     return json.loads(command.body)
 
 
-def task(**fields: object) -> Task:
-    return Task(model="m", messages=MESSAGES, tools=TOOLS, **fields)  # pyright: ignore[reportArgumentType]
+def task(**fields: object) -> messages.Task:
+    return messages.Task(model="m", messages=MESSAGES, tools=TOOLS, **fields)  # pyright: ignore[reportArgumentType]
 
 
-CALL = CallDelta(index=0, id="c1", name="list_files", arguments="{}")
-CALLED = TurnEnded(finish_reason="tool_calls")
+CALL = messages.CallDelta(index=0, id="c1", name="list_files", arguments="{}")
+CALLED = messages.TurnEnded(finish_reason="tool_calls")
 
 
-def begun(what: Task | None = None) -> Loop:
+def begun(what: messages.Task | None = None) -> Loop:
     loop = Loop(what or task())
     loop.begin(NOW)
     return loop
@@ -73,7 +59,7 @@ def calls(loop: Loop) -> Loop:
 
 def second_turn(loop: Loop) -> dict[str, object]:
     calls(loop)
-    return body_of(loop.on_event(ToolFinished(call_id="c1", content="a"), NOW))
+    return body_of(loop.on_event(messages.ToolFinished(call_id="c1", content="a"), NOW))
 
 
 def test_a_request_carries_the_parameters_of_the_caller_and_the_tools_of_every_kind():
@@ -94,7 +80,7 @@ def test_a_request_carries_the_parameters_of_the_caller_and_the_tools_of_every_k
 
 
 def test_without_tools_nothing_is_said_of_tools():
-    body = body_of(Loop(Task(model="m", messages=MESSAGES)).begin(NOW))
+    body = body_of(Loop(messages.Task(model="m", messages=MESSAGES)).begin(NOW))
     assert not {"tools", "parallel_tool_calls"} & set(body)
 
 
@@ -113,7 +99,6 @@ def test_the_bios_is_made_anew_for_every_turn():
     loop = Loop(task(), worker="w", zone=zone)
 
     def told(body: dict[str, object], now: float, left: int) -> None:
-        messages = body["messages"]
         context = BiosContext(
             now=datetime.fromtimestamp(now, zone),
             worker="w",
@@ -121,40 +106,40 @@ def test_the_bios_is_made_anew_for_every_turn():
             exit_tools=("report",),
             iterations_left=left,
         )
-        assert messages[0] == {"role": "system", "content": bios_text(context)}
+        assert body["messages"][0] == {"role": "system", "content": bios_text(context)}
 
     told(body_of(loop.begin(NOW)), NOW, 8)
-    told(body_of(calls(loop).on_event(ToolFinished(call_id="c1"), NOW + 60)), NOW + 60, 7)
+    told(body_of(calls(loop).on_event(messages.ToolFinished(call_id="c1"), NOW + 60)), NOW + 60, 7)
 
 
 @pytest.mark.parametrize(
     "event",
     [
-        TextDelta("x"),
+        messages.TextDelta("x"),
         CALL,
-        TurnUsage(),
+        messages.TurnUsage(),
         CALLED,
-        TurnFailed(reason="server_died", detail=""),
-        ToolFinished(call_id="nobody"),
+        messages.TurnFailed(reason="server_died", detail=""),
+        messages.ToolFinished(call_id="nobody"),
     ],
 )
-def test_what_cannot_happen_now_is_refused_and_changes_nothing(event: RunEvent):
+def test_what_cannot_happen_now_is_refused_and_changes_nothing(event: messages.RunEvent):
     loop = calls(begun())
     before = loop.outcome()
     with pytest.raises(OutOfTurn):
         loop.on_event(event, NOW)
     assert loop.outcome() == before
-    body_of(loop.on_event(ToolFinished(call_id="c1"), NOW))
+    body_of(loop.on_event(messages.ToolFinished(call_id="c1"), NOW))
 
 
 def test_an_answer_counts_once():
     loop = begun(task(parallel_tool_calls=True))
     loop.on_event(CALL, NOW)
-    loop.on_event(CallDelta(index=1, id="c2", name="list_files"), NOW)
+    loop.on_event(messages.CallDelta(index=1, id="c2", name="list_files"), NOW)
     loop.on_event(CALLED, NOW)
-    assert loop.on_event(ToolFinished(call_id="c1"), NOW) == []
+    assert loop.on_event(messages.ToolFinished(call_id="c1"), NOW) == []
     with pytest.raises(OutOfTurn):
-        loop.on_event(ToolFinished(call_id="c1"), NOW)
+        loop.on_event(messages.ToolFinished(call_id="c1"), NOW)
 
 
 def test_a_run_begins_once():
@@ -165,7 +150,7 @@ def test_a_run_begins_once():
 
 def test_a_run_that_is_canceled_before_it_begins_never_does():
     loop = Loop(task())
-    assert loop.on_event(CancelAsked(), NOW) == [Finish()]
+    assert loop.on_event(messages.CancelAsked(), NOW) == [messages.Finish()]
     assert loop.begin(NOW) == []
     assert loop.outcome().state == "canceled"
 
@@ -177,11 +162,11 @@ def test_a_megabyte_of_arguments_in_small_pieces_is_linear_work():
     loop = begun()
     began = time.thread_time()
     for at in range(0, len(arguments), 8):
-        piece = CallDelta(index=0, id="c1", name="read_file", arguments=arguments[at : at + 8])
+        piece = messages.CallDelta(index=0, id="c1", name="read_file", arguments=arguments[at : at + 8])
         assert loop.on_event(piece, NOW) == []
     [command] = loop.on_event(CALLED, NOW)
     assert json.loads(command.calls[0].arguments) == {"path": path}
-    body_of(loop.on_event(ToolFinished(call_id="c1", content=path), NOW))
+    body_of(loop.on_event(messages.ToolFinished(call_id="c1", content=path), NOW))
     assert time.thread_time() - began < 20
 
 
@@ -198,22 +183,24 @@ def test_a_megabyte_of_arguments_in_small_pieces_is_linear_work():
 )
 def test_what_arguments_are_held_to(arguments: str, held_to: Literal["schema", "object", "any"], passes: bool):
     tool = structs.replace(TOOLS[0], arguments=held_to)
-    loop = begun(Task(model="m", messages=MESSAGES, tools=(tool,)))
-    loop.on_event(CallDelta(index=0, id="c1", name="read_file", arguments=arguments), NOW)
+    loop = begun(messages.Task(model="m", messages=MESSAGES, tools=(tool,)))
+    loop.on_event(messages.CallDelta(index=0, id="c1", name="read_file", arguments=arguments), NOW)
     [command] = loop.on_event(CALLED, NOW)
-    assert isinstance(command, RunTools) == passes
+    assert isinstance(command, messages.RunTools) == passes
     assert (loop.outcome().fail_reason is None) == passes
 
 
 MIB = 1 << 20
 
 
-@pytest.mark.parametrize("piece", [TextDelta("x" * MIB), CallDelta(index=0, name="list_files", arguments=" " * MIB)])
-def test_a_run_does_not_grow_for_ever(piece: RunEvent):
+@pytest.mark.parametrize(
+    "piece", [messages.TextDelta("x" * MIB), messages.CallDelta(index=0, name="list_files", arguments=" " * MIB)]
+)
+def test_a_run_does_not_grow_for_ever(piece: messages.RunEvent):
     loop = begun()
     for _ in range(63):
-        assert Finish() not in loop.on_event(piece, NOW)
-    assert Finish() in loop.on_event(CallDelta(index=0, arguments="x" * 2 * MIB), NOW)
+        assert messages.Finish() not in loop.on_event(piece, NOW)
+    assert messages.Finish() in loop.on_event(messages.CallDelta(index=0, arguments="x" * 2 * MIB), NOW)
     assert (loop.outcome().state, loop.outcome().fail_reason) == ("failed", "unknown_error")
     assert loop.outcome().detail == "the run has become larger than 67108864 characters"
 
@@ -224,7 +211,7 @@ def test_results_count_too():
         loop.on_event(structs.replace(CALL, id=f"c{number}"), NOW)
         loop.on_event(CALLED, NOW)
         assert loop.outcome().state == "tool_running"
-        loop.on_event(ToolFinished(call_id=f"c{number}", content="y" * 8 * MIB), NOW)
+        loop.on_event(messages.ToolFinished(call_id=f"c{number}", content="y" * 8 * MIB), NOW)
         if loop.outcome().state == "failed":
             break
     assert number == 7

@@ -9,28 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from msgspec import Struct
 from run_play import MESSAGES, NOW, TOOLS
 
-from appliance.core.turns.messages import (
-    AskClient,
-    CallDelta,
-    CancelAsked,
-    Finish,
-    Generate,
-    ModelCall,
-    ReasoningDelta,
-    RunCommand,
-    RunEvent,
-    RunTools,
-    ShowReasoning,
-    ShowSignal,
-    ShowText,
-    StopGenerating,
-    Task,
-    TextDelta,
-    ToolFinished,
-    TurnEnded,
-    TurnFailed,
-    TurnUsage,
-)
+from appliance.core.turns import messages
 from appliance.core.turns.toolloop import Loop
 
 GOOD = {"read_file": '{"path": "a"}', "list_files": "{}", "ask_user": '{"question": "?"}', "report": '{"status": "ok"}'}
@@ -68,21 +47,24 @@ PIECES = st.lists(
         st.integers(0, 9).map(bool),
         st.booleans(),
     )
-    | st.builds(TurnUsage, prompt_tokens=st.integers(1, 9)),
+    | st.builds(messages.TurnUsage, prompt_tokens=st.integers(1, 9)),
     max_size=5,
 )
 ENDINGS = st.sampled_from(
     [
-        *(TurnEnded(finish_reason=reason) for reason in ("stop", "tool_calls", "length", "", "stop", "tool_calls")),
-        TurnFailed(reason="server_died", detail="gone"),
-        CancelAsked(),
+        *(
+            messages.TurnEnded(finish_reason=reason)
+            for reason in ("stop", "tool_calls", "length", "", "stop", "tool_calls")
+        ),
+        messages.TurnFailed(reason="server_died", detail="gone"),
+        messages.CancelAsked(),
     ]
 )
 ANSWERS = st.lists(
     st.tuples(st.integers(0, 5), st.sampled_from(["", "a", "b", "c", "a", "b", "\ud800", None, "cancel"]))
 )
 TASKS = st.builds(
-    Task,
+    messages.Task,
     model=st.just("m"),
     messages=st.just(MESSAGES),
     tools=st.just(TOOLS),
@@ -92,7 +74,14 @@ TASKS = st.builds(
     hands_over=st.booleans(),
     repeated_line_limit=st.sampled_from([0, 2, 3]),
 )
-LATE = st.sampled_from([TextDelta("late"), TurnEnded(finish_reason="stop"), ToolFinished(call_id="x"), CancelAsked()])
+LATE = st.sampled_from(
+    [
+        messages.TextDelta("late"),
+        messages.TurnEnded(finish_reason="stop"),
+        messages.ToolFinished(call_id="x"),
+        messages.CancelAsked(),
+    ]
+)
 GENERATING, USING, OVER = "generating", "using", "over"
 
 
@@ -110,11 +99,11 @@ class World(RuleBasedStateMachine):
     @rule(task=TASKS, pieces=PIECES, ending=ENDINGS, answers=ANSWERS, late=LATE)
     def goes_on(
         self,
-        task: Task,
-        pieces: list[Speaks | Calls | TurnUsage],
-        ending: RunEvent,
+        task: messages.Task,
+        pieces: list[Speaks | Calls | messages.TurnUsage],
+        ending: messages.RunEvent,
         answers: list[tuple[int, str | None]],
-        late: RunEvent,
+        late: messages.RunEvent,
     ) -> None:
         """What is next: a run begins, the model speaks its turn, or calls are answered."""
         if self.state == OVER:
@@ -129,14 +118,14 @@ class World(RuleBasedStateMachine):
         if self.state == OVER:
             self.check_end(late)
 
-    def begin(self, task: Task) -> None:
+    def begin(self, task: messages.Task) -> None:
         self.task = task
         self.loop = Loop(task)
         self.state = ""
         self.said = self.thought = self.shown = self.shown_thought = ""
         self.written = 0  # structured calls of the turn at hand
         self.calls = 0  # structured calls of the whole run
-        self.due: dict[str, ModelCall] = {}
+        self.due: dict[str, messages.ModelCall] = {}
         self.asked: set[str] = set()
         self.executed: set[str] = set()
         self.finished = 0
@@ -144,52 +133,50 @@ class World(RuleBasedStateMachine):
         self.tokens = self.turn_tokens = 0
         self.perform(self.loop.begin(NOW))
 
-    def perform(self, commands: list[RunCommand]) -> None:
+    def perform(self, commands: list[messages.RunCommand]) -> None:
         for command in commands:
             assert not self.finished, f"{command} after Finish"
             match command:
-                case Generate():
+                case messages.Generate():
                     assert self.state in ("", USING)
                     assert not self.due
                     self.state = GENERATING
                     self.check_request(command)
-                case RunTools(calls=calls) | AskClient(calls=calls):
+                case messages.RunTools(calls=calls) | messages.AskClient(calls=calls):
                     assert calls
                     assert self.state == USING
                     assert not {call.id for call in calls} & self.executed, "a call is executed twice"
                     for call in calls:
-                        runner = "server" if isinstance(command, RunTools) else "client"
+                        runner = "server" if isinstance(command, messages.RunTools) else "client"
                         assert [tool.runner for tool in TOOLS if tool.name == call.name] == [runner]
                         assert isinstance(json.loads(call.arguments), dict)
                         self.due[call.id] = call
                         self.executed.add(call.id)
                         if runner == "client":
                             self.asked.add(call.id)
-                case StopGenerating():
+                case messages.StopGenerating():
                     assert self.state == GENERATING
                     self.state = OVER
-                case ShowText(text):
+                case messages.ShowText(text):
                     assert text
                     self.shown += text
-                case ShowReasoning(text):
+                case messages.ShowReasoning(text):
                     self.shown_thought += text
-                case ShowSignal(signal):
+                case messages.ShowSignal(signal):
                     self.signals += 1
                     assert self.loop.outcome().signals[self.signals - 1] == signal
-                case Finish():
+                case messages.Finish():
                     self.finished += 1
         if self.finished:
             self.state = OVER
 
-    def check_request(self, command: Generate) -> None:
+    def check_request(self, command: messages.Generate) -> None:
         """Every call that the model is shown is a normal one and answered right behind it, in order."""
-        messages = json.loads(command.body)["messages"]
-        assert [message["role"] for message in messages[: 1 + bool(self.task.bios)]] == ["system"] * (
-            1 + bool(self.task.bios)
-        )
+        sent, systems = json.loads(command.body)["messages"], 1 + bool(self.task.bios)
+        assert [message["role"] for message in sent[:systems]] == ["system"] * systems
         open_calls: list[str] = []
         seen: set[str] = set()
-        for message in messages:
+        for message in sent:
             if message["role"] == "tool":
                 assert message["tool_call_id"] == open_calls.pop(0)
                 continue
@@ -201,41 +188,41 @@ class World(RuleBasedStateMachine):
         assert not open_calls
         assert seen == self.executed
 
-    def tell(self, event: RunEvent) -> None:
+    def tell(self, event: messages.RunEvent) -> None:
         self.perform(self.loop.on_event(event, NOW))
 
-    def speak(self, piece: Speaks | Calls | TurnUsage) -> None:
+    def speak(self, piece: Speaks | Calls | messages.TurnUsage) -> None:
         match piece:
             case Speaks(text=text, cut=cut, thought=thought):
                 for part in (text[:cut], text[cut:]):
                     if self.state == GENERATING:
                         self.said += "" if thought else part
                         self.thought += part if thought else ""
-                        self.tell(ReasoningDelta(part) if thought else TextDelta(part))
+                        self.tell(messages.ReasoningDelta(part) if thought else messages.TextDelta(part))
             case Calls() if self.state == GENERATING:
                 arguments = GOOD[piece.name] if piece.good and piece.name in GOOD else BAD[piece.name]
                 index = self.written
                 self.written, self.calls = self.written + 1, self.calls + 1
                 cut = len(arguments) if piece.whole else 2
-                self.tell(CallDelta(index=index, id=piece.id, name=piece.name, arguments=arguments[:cut]))
-                self.tell(CallDelta(index=index, arguments=arguments[cut:]))
-            case TurnUsage() if self.state == GENERATING:
+                self.tell(messages.CallDelta(index=index, id=piece.id, name=piece.name, arguments=arguments[:cut]))
+                self.tell(messages.CallDelta(index=index, arguments=arguments[cut:]))
+            case messages.TurnUsage() if self.state == GENERATING:
                 self.turn_tokens = piece.prompt_tokens
                 self.tell(piece)
             case _:
                 pass
 
-    def end_turn(self, ending: RunEvent) -> None:
+    def end_turn(self, ending: messages.RunEvent) -> None:
         if self.state != GENERATING:
             return
         self.tokens, self.turn_tokens, self.written = self.tokens + self.turn_tokens, 0, 0
-        if not isinstance(ending, CancelAsked):
+        if not isinstance(ending, messages.CancelAsked):
             self.state = USING
         self.tell(ending)
         outcome = self.loop.outcome()
-        if isinstance(ending, TurnFailed):
+        if isinstance(ending, messages.TurnFailed):
             assert outcome.fail_reason == ending.reason
-        elif isinstance(ending, CancelAsked):
+        elif isinstance(ending, messages.CancelAsked):
             assert outcome.state == "canceled"
         else:
             assert outcome.fail_reason in (None, "tool_parse_error", "tool_execution_error")
@@ -244,19 +231,19 @@ class World(RuleBasedStateMachine):
         if self.state != USING:
             return
         if how == "cancel":
-            self.tell(CancelAsked())
+            self.tell(messages.CancelAsked())
             assert self.loop.outcome().state == "canceled"
             return
         call_id = sorted(self.due)[which % len(self.due)]
         del self.due[call_id]
         self.asked.discard(call_id)
         if how is None:
-            self.tell(ToolFinished(call_id=call_id, failure="it broke"))
+            self.tell(messages.ToolFinished(call_id=call_id, failure="it broke"))
         else:
-            self.tell(ToolFinished(call_id=call_id, content=how))
+            self.tell(messages.ToolFinished(call_id=call_id, content=how))
         assert (how in (None, "\ud800")) == (self.loop.outcome().fail_reason == "tool_execution_error")
 
-    def check_end(self, late: RunEvent) -> None:
+    def check_end(self, late: messages.RunEvent) -> None:
         """Every call is recorded, and nothing changes any more."""
         outcome = self.loop.outcome()
         recorded = len(outcome.signals) + len(outcome.tool_trace) + len(outcome.pending_tool_calls)

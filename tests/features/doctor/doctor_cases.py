@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from msgspec import structs
+from msgspec import convert, structs
 
 from appliance.core.builds import BuildNeeds
 from appliance.core.config.nodes import Position, Problem
@@ -13,10 +13,8 @@ from appliance.core.examination import (
     BusCard,
     Checkup,
     ConfigFact,
-    Deaths,
     DeviceFile,
     Disk,
-    FailedDownload,
     Known,
     Lately,
     ModelFact,
@@ -24,11 +22,9 @@ from appliance.core.examination import (
     PortOwner,
     ServedModel,
     ServerFact,
-    TurnedAway,
 )
 from appliance.core.findings import Trouble
 from appliance.core.machine_look import Gpu, MachineLook
-from appliance.core.records.activity import EndedRequests
 from appliance.core.versions import RefusedUpdate
 from appliance.features.doctor.core.facts import Facts
 from appliance.features.downloads.findings import DownloadsExamined
@@ -241,6 +237,12 @@ NO_GPU: dict[str, object] = {"gpus": ()}
 CPU_ONLY = {"engines": (CPU_BUILD,), "ranked": (ON_CPU,)}
 BAD_MODEL = ModelFact(id="bad", source="path", path="/x.gguf", error="the file ends early")
 FAILED = ranked(CUDA_BUILD, CUDA, standing="failed", why="it said 'xyzzy'")
+UNTRIED = ranked(CUDA_BUILD, CUDA, standing="untried")
+ON_SOFTWARE = ranked(VULKAN_BUILD, LAVAPIPE)
+NO_DEVICE = ListedDevices(digest="c2", system="", drivers="")
+CLOSED = DeviceFile(path="/dev/kfd", usable=False, group="render")
+ENDED = {"model": "qwen", "ended": 9, "failed": 0, "refused": 9, "last": "400 odd"}
+REFUSED = RefusedUpdate(build="x/b2", old="x/b1", why="it answers with garbage", at=NOW - 60)
 HUNG = ranked(VULKAN_BUILD, CUDA, standing="failed", why="x", fault="it hung for 30 s")
 
 
@@ -252,17 +254,22 @@ def disk(free: int) -> dict[str, object]:
     return {"disks": (Disk(what="models", path="/data", free=free, total=GIB),)}
 
 
+def damaged(build: Installed, damage: str) -> Installed:
+    return structs.replace(build, damage=damage)
+
+
+def lately(**known: object) -> Facts:
+    """Of each kind one thing has happened."""
+    return facts(lately=convert({name: [each] for name, each in known.items()}, Lately))
+
+
 def on_bus(vendor: str, driver: str = "") -> dict[str, object]:
     """A card on the bus that no library tells of, and no device file."""
     return {"cards": (BusCard(pci=PCI, vendor=vendor, driver=driver),), "device_files": ()}
 
 
 ERROR: Sequence[tuple[str, Facts, str]] = (
-    (
-        "crash-loop",
-        facts(lately=Lately(deaths=(Deaths(model="qwen", count=3, last="killed by SIGSEGV"),))),
-        "3 times in the last hour\nkilled by SIGSEGV",
-    ),
+    ("crash-loop", lately(deaths={"model": "qwen", "count": 3, "last": "by SIGSEGV"}), "in the last hour\nby SIGSEGV"),
     ("no-engine", facts(engines=(), ranked=()), "no build"),
     ("no-usable-engine", facts(ranked=(ranked(CPU_BUILD, standing="failed", why="hangs"),)), "hangs"),
     ("bad-pin", facts(state={"use": "linux-x64-vulkan/b1", "pinned": True}), "engines use auto"),
@@ -271,11 +278,7 @@ ERROR: Sequence[tuple[str, Facts, str]] = (
     ("disk-full", facts(checkup=disk(1 << 20)), "/data: 1.0 MiB"),
     ("config-errors", facts(config=config("error")), "config check --config config.yaml"),
     ("config-unreadable", facts(config=ConfigFact(unreadable="there is no file x.yaml")), "x.yaml"),
-    (
-        "port-taken",
-        facts(server={"answer": "other"}, port=PortOwner(port=8080, pid=7, name="nginx")),
-        "nginx (process 7)",
-    ),
+    ("port-taken", facts(server={"answer": "other"}, port=PortOwner(port=80, pid=7, name="nginx")), "nginx (process 7"),
     ("server-failed", facts(server={"answer": "failed", "why": "it did not answer within 10 s"}), "within 10 s"),
 )
 ROCM = {"loaders": {"rocm": "/opt/rocm/lib/libamdhip64.so"}}
@@ -283,63 +286,28 @@ WARNING: Sequence[tuple[str, Facts, str]] = (
     ("gpu-without-build", facts(**CPU_ONLY), "engines install cuda13"),
     ("gpu-without-build", facts(look=card(vendor="amd", driver_version="") | ROCM, **CPU_ONLY), "engines install rocm"),
     ("gpu-without-build", facts(look=card(driver_version="550.54"), **CPU_ONLY), "engines install cuda12"),
-    (
-        "gpu-without-build",
-        facts(engines=(structs.replace(CUDA_BUILD, damage="1 file missing"), CPU_BUILD)),
-        "cuda13 (damaged)",
-    ),
+    ("gpu-without-build", facts(engines=(damaged(CUDA_BUILD, "1 file missing"), CPU_BUILD)), "cuda13 (damaged)"),
     ("gpu-without-build", facts(look=card(vendor="AMD", gfx="gfx900"), **CPU_ONLY), "it was not made for"),
     ("driver-too-old", facts(look=card(driver_version="570.86")), "580.0 or later"),
     ("card-too-old", facts(look=card(compute="6.1")), "compute capability 6.1"),
     ("driver-mismatch", facts(look={"problems": ("NVML: Driver/library version mismatch",)}), "reboot"),
     ("driver-silent", facts(look={"problems": ("AMD's driver hung when asked for its cards",)}), "hung"),
-    (
-        "card-unusable",
-        facts(look={"problems": ("NVIDIA's driver runs, and its libcuda.so.1 is not here: install it",)}),
-        "libcuda.so.1",
-    ),
+    ("card-unusable", facts(look={"problems": ("NVIDIA's driver runs, and its libcuda.so.1 is not here",)}), "libcuda"),
     ("nouveau", facts(look=NO_GPU, checkup=on_bus("NVIDIA", "nouveau")), "nouveau"),
     ("card-without-driver", facts(look=NO_GPU, checkup=on_bus("AMD")), PCI),
     ("no-vulkan-loader", facts(look={"loaders": {"vulkan": ""}}, engines=(VULKAN_BUILD, CUDA_BUILD)), "libvulkan1"),
-    (
-        "no-vulkan-driver",
-        facts(
-            engines=(VULKAN_BUILD, CUDA_BUILD),
-            state={"listed": (ListedDevices(digest="c2", system="", drivers=""),)},
-        ),
-        "lists no device",
-    ),
-    (
-        "no-permission",
-        facts(checkup={"device_files": (DeviceFile(path="/dev/kfd", usable=False, group="render"),)}),
-        "usermod -aG render ",
-    ),
+    ("no-vulkan-driver", facts(engines=(VULKAN_BUILD, CUDA_BUILD), state={"listed": (NO_DEVICE,)}), "lists no device"),
+    ("no-permission", facts(checkup={"device_files": (CLOSED,)}), "usermod -aG render "),
     ("hidden-cards", facts(look={"hidden": {"CUDA_VISIBLE_DEVICES": "-1"}}), "CUDA_VISIBLE_DEVICES=-1"),
     ("container-without-gpu", facts(look={"environment": "container", **NO_GPU}, checkup=on_bus("AMD")), "--gpus all"),
-    (
-        "damaged-build",
-        facts(engines=(CUDA_BUILD, structs.replace(CPU_BUILD, damage="libggml.so missing"))),
-        "libggml.so missing",
-    ),
+    ("damaged-build", facts(engines=(CUDA_BUILD, damaged(CPU_BUILD, "libggml.so missing"))), "libggml.so missing"),
     ("engine-cannot-list", facts(ranked=(ON_CPU, HUNG)), "it hung for 30 s"),
     ("failed-proof", facts(state={"proofs": (proof(),)}), "xyzzy"),
     ("probation", facts(state={"probations": (probation(),)}), "tried again in 5 min"),
-    (
-        "bad-pin",
-        facts(state={"use": "vulkan"}, ranked=(ON_CARD, ranked(VULKAN_BUILD, LAVAPIPE, wanted=True))),
-        "Vulkan0",
-    ),
+    ("bad-pin", facts(state={"use": "vulkan"}, ranked=(ON_CARD, structs.replace(ON_SOFTWARE, wanted=True))), "Vulkan0"),
     ("model-on-processor", facts(server=running(seat=ON_CPU.seat.id)), "now the better choice"),
-    (
-        "model-on-processor",
-        facts(server=running(seat=ON_CPU.seat.id), ranked=(ON_CPU, ranked(CUDA_BUILD, CUDA, standing="untried"))),
-        "engines prove",
-    ),
-    (
-        "model-on-processor",
-        facts(server=running(command=("llama-server", "--device", "none")), ranked=(ON_CPU, FAILED)),
-        "xyzzy",
-    ),
+    ("model-on-processor", facts(server=running(seat=ON_CPU.seat.id), ranked=(ON_CPU, UNTRIED)), "engines prove"),
+    ("model-on-processor", facts(server=running(command=("x", "--device", "none")), ranked=(ON_CPU, FAILED)), "xyzzy"),
     ("clock-set-back", facts(state={"proofs": (proof(None, NOW + 86400),)}), "24.0 h ahead"),
     ("model-too-large", facts(models=model(size=400 * GIB)), "huge"),
     ("model-too-large", facts(models=model(fit="will not fit", why="needs 90 GiB")), "needs 90 GiB"),
@@ -353,51 +321,27 @@ WARNING: Sequence[tuple[str, Facts, str]] = (
     ("other-version", facts(server={"version": "0.9"}), "0.9"),
     ("traces-not-taken", facts(server={"traces": "the collector at http://box:4318 answered 401"}), "http://box:4318"),
     ("pool", facts(server={"pool": (Trouble(id="door", text="its port is taken", fix="free it"),)}), "is taken"),
-    (
-        "requests-fail",
-        facts(lately=Lately(requests=(EndedRequests(model="qwen", ended=50, failed=5, refused=9, last="500 lost"),))),
-        "5 of 50",
-    ),
-    ("queue-full", facts(lately=Lately(turned_away=(TurnedAway(model="qwen", count=3),))), "qwen: 3"),
-    ("download-failed", facts(lately=Lately(downloads=(FailedDownload(model="a/b:Q4", error="hash"),))), "pull a/b:Q4"),
+    ("requests-fail", lately(requests={**ENDED, "ended": 50, "failed": 5}), "5 of 50"),
+    ("queue-full", lately(turned_away={"model": "qwen", "count": 3}), "qwen: 3"),
+    ("download-failed", lately(downloads={"model": "a/b:Q4", "error": "hash"}), "pull a/b:Q4"),
     ("not-examined", facts(trouble={"the engines": "disk error"}), "disk error"),
 )
 NOTE: Sequence[tuple[str, Facts, str]] = (
     ("hidden-cards", facts(look={"hidden": {"CUDA_VISIBLE_DEVICES": "1"}}), "unset CUDA_VISIBLE_DEVICES"),
-    ("software-renderer", facts(look=NO_GPU, ranked=(ON_CPU, ranked(VULKAN_BUILD, LAVAPIPE))), "llvmpipe"),
+    ("software-renderer", facts(look=NO_GPU, ranked=(ON_CPU, ON_SOFTWARE)), "llvmpipe"),
     ("integrated-only", facts(look=card(integrated=True)), "Test Card"),
     ("wsl-without-gpu", facts(look={"environment": "wsl", **NO_GPU}), "/dev/dxg"),
-    (
-        "requests-refused",
-        facts(lately=Lately(requests=(EndedRequests(model="qwen", ended=9, failed=0, refused=9, last="400 odd"),))),
-        "400 odd",
-    ),
+    ("requests-refused", lately(requests=ENDED), "400 odd"),
     ("untried", facts(ranked=(ON_CARD, ranked(CPU_BUILD, standing="untried", why="not tried"))), "engines prove"),
     ("named-engine", facts(named_engine="/opt/llama-server"), "/opt/llama-server"),
     ("card-is-slower", facts(ranked=(ON_CPU, ON_CARD)), "tokens/s"),
     ("other-engine", facts(server=running(seat=ON_CPU.seat.id)), "unload qwen"),
     ("layers-on-processor", facts(server=running(layers=(20, 33))), "20 of 33 layers"),
-    (
-        "option-without-effect",
-        facts(server=running(unheeded=("warning: --log-colors has no effect: the embedded engine has none",))),
-        "--log-colors has no effect",
-    ),
+    ("option-without-effect", facts(server=running(unheeded=("warning: --x has no effect: y",))), "--x has no effect"),
     ("models-skipped", facts(notes=("the models in /data cannot be listed: Permission denied",)), "Permission denied"),
-    (
-        "update-taken-back",
-        facts(state={"withdrawn": {CUDA_BUILD.id: "it failed 60 s after the switch: it hung"}}),
-        "engines use linux-x64-cuda13/b11434",
-    ),
-    (
-        "update-taken-back",
-        facts(versions_back={"programs/1.2-0123456789ab": "it ended with status 70"}),
-        "version 1.2-0123456789ab",
-    ),
-    (
-        "update-refused",
-        facts(state={"refused": RefusedUpdate(build="x/b2", old="x/b1", why="it answers with garbage", at=NOW - 60)}),
-        "tried 60 s ago",
-    ),
+    ("update-taken-back", facts(state={"withdrawn": {CUDA_BUILD.id: "it hung"}}), f"engines use {CUDA_BUILD.id}"),
+    ("update-taken-back", facts(versions_back={"programs/1.2-0123": "it ended with status 70"}), "version 1.2-0123"),
+    ("update-refused", facts(state={"refused": REFUSED}), "tried 60 s ago"),
     ("context-not-kept", facts(state={"contexts": (USELESS,)}), "all but 0 again"),
     ("no-avx2", facts(look={"cpu_features": ("avx",), "cpu_level": "x86-64-v2"}), "x86-64-v2"),
     ("few-cores", facts(look={"cores": 2}), "leave 2"),

@@ -12,7 +12,6 @@ from http_harness import CHAT, Appliance, OpenServer, chat
 from hub_process import FakeHub, fake_hub
 from kept_files import kept_of, kept_one
 from msgspec import structs
-from waiting import until
 
 from appliance.catalog.supply import DownloadSettings
 from appliance.core.models.hub_address import HubAccess
@@ -194,16 +193,6 @@ async def test_a_loaded_model_is_stopped_and_its_files_go(served: Appliance, dow
     assert (await served.ask("POST", CHAT, chat(MODEL))).status == 404
     await downloaded(served)
     assert list(await entries(served)) == [MODEL]
-
-
-async def test_what_an_ended_download_has_left_is_removed(served: Appliance, downloads: DownloadSettings, hub: FakeHub):
-    hub.behave(stall_after=SIZE // 2)
-    await ok(served, "POST", "/models", {"model": MODEL})
-    await until(lambda: files_in(downloads.cache))
-    await ok(served, "POST", "/models/unload", {"model": MODEL})
-    assert files_in(downloads.cache) != []
-    assert await removed(served) == []
-    assert files_in(downloads.cache) == []
 
 
 async def test_only_the_caches_models_are_removed(served: Appliance, downloads: DownloadSettings):

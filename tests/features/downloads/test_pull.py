@@ -12,7 +12,6 @@ from collections.abc import Generator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import psutil
 import pytest
 from command_line import Command
 from hub_process import FakeHub, fake_hub
@@ -170,19 +169,6 @@ def test_a_model_comes_through_a_proxy(
         refused = command.bad("pull", f"{REPO}:F16", status=1)
     assert f"the proxy {scheme}://127.0.0.1:{running.ports[kind]}" in refused
     assert "secret" not in refused
-
-
-def test_a_second_pull_of_the_same_is_refused_while_the_first_runs(command: Command, hub: FakeHub) -> None:
-    hub.behave(rate=2_000_000 if sys.platform == "win32" else 8_000_000)
-    with started("pull", REPO) as first:
-        wait_sent(hub, SIZE // 8)
-        stopped = psutil.Process(first.pid)
-        stopped.suspend()  # on Windows this is the command, which waits for the program: that goes on, slowly
-        told = command.bad("pull", REPO)
-        stopped.resume()
-        assert "another program is downloading" in told
-        first.communicate(timeout=30)
-    assert first.returncode == 0
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no limit on the size of files to stand for a full disk")

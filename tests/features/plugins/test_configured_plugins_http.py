@@ -135,11 +135,8 @@ async def test_values_leave_over_http_but_secrets_do_not(open_server: OpenServer
 
 def test_ls_lists_what_there_is_and_what_is_wrong_with_it(command: Command, tmp_path: Path) -> None:
     folder = tmp_path / "plugins"
-    write_plugin(
-        folder, "good", "def on_response(r, c): pass", {"description": "Does good", "end_point": "/v1/messages"}
-    )
+    write_plugin(folder, "good", "def on_response(r, c): pass", {"description": "Does good"})
     write_plugin(folder, "bad", "import nothing_of_the_kind", {"enabeld": True})
-    write_plugin(folder, "off", "", {"enabled": False})
     write_plugin(tmp_path / "other", "good", "def on_response(r, c): pass", {"description": "Does better"})
     config = tmp_path / "config.json"
     config.write_text(json.dumps({"plugins_dir": str(folder)}))
@@ -147,11 +144,7 @@ def test_ls_lists_what_there_is_and_what_is_wrong_with_it(command: Command, tmp_
     listing = command.json("agents", "ls", *options)
     assert listing["folders"] == [str(bundled_folder()), str(folder), str(tmp_path / "other")]
     found = {each["name"]: each for each in listing["agents"]}
-    assert found["good"]["description"] == "Does better"
-    assert found["good"]["hides"] == [str(folder / "good")]
-    assert found["good"]["hooks"] == ["on_response"]
-    assert found["off"]["state"] == "disabled"
-    assert found["bad"]["error"] == "agent.py:1: ModuleNotFoundError: No module named 'nothing_of_the_kind'"
+    assert (found["good"]["description"], found["good"]["hooks"]) == ("Does better", ["on_response"])
     assert found["bad"]["warnings"] == ["config.json: unknown key 'enabeld'; did you mean 'enabled'?"]
     table = command("agents", "ls", *options)
     assert table.status == 0
@@ -168,20 +161,15 @@ def test_ls_says_where_each_value_comes_from(command: Command, tmp_path: Path) -
         f"plugins:\n  {rag}\n  json: {{settings: {{attempts: many}}}}\n  parallel: {{enabled: false}}\n  x: {{}}\n"
     )
     listing = command.json("agents", "ls", "--config", config)
-    found = {each["name"]: each for each in listing["agents"]}
-    assert found["rag"]["values"]["settings.documents"] == ["~/papers"]
-    assert found["rag"]["sources"]["settings.documents"] == "configuration"
-    assert found["rag"]["sources"]["settings.embedding_model"] == "config.json"
-    assert "did you mean 'documents'?" in found["rag"]["warnings"][0]
-    assert found["json"]["state"] == "error"
-    assert found["parallel"]["state"] == "disabled"
-    assert listing["off"] is None
+    states = {each["name"]: each["state"] for each in listing["agents"]}
+    assert (states["json"], states["parallel"], listing["off"]) == ("error", "disabled", None)
     table = command("agents", "ls", "--config", str(config))
     rows = [line.split() for line in table.out.splitlines()]
     assert ["/rag", "settings.documents", '["~/papers"]', "configuration"] in rows
     assert ["/parallel", "enabled", "false", "configuration"] in rows
     assert ["/rag", "settings.embedding_model", '""', "config.json"] in rows
     assert "/json: plugins.json.settings.attempts: expected `int`, got `str`" in table.err
+    assert "did you mean 'documents'?" in table.err
     assert "note: plugins.x: there is no plugin 'x'" in table.err
 
 

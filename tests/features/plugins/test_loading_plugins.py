@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import sys
 import threading
-from collections.abc import Generator, Mapping
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -29,10 +30,22 @@ def listed(plugins: Plugins) -> dict[str, ListedPlugin]:
     return {each.name: each for each in plugins.listed().agents}
 
 
-async def states(*folders: Path) -> dict[str, ListedPlugin]:
-    async with open_plugins(PluginSelection(folders=folders), folders[0] / "data") as plugins:
-        with trio.fail_after(20):
-            await plugins.wait_loaded()
+def choice(*folders: Path, **given: object) -> PluginSelection:
+    """These folders, with what a configuration says of their plugins."""
+    return PluginSelection(folders=folders, given=msgspec.convert(given, dict[str, PluginConfig]))
+
+
+@asynccontextmanager
+async def opened(*folders: Path, watch: bool = False, **given: object) -> AsyncGenerator[Plugins]:
+    with trio.fail_after(60):
+        async with open_plugins(choice(*folders, **given), folders[0] / "data", watch=watch) as plugins:
+            yield plugins
+
+
+async def states(*folders: Path, **given: object) -> dict[str, ListedPlugin]:
+    """All plugins, once they are loaded."""
+    async with opened(*folders, **given) as plugins:
+        await plugins.wait_loaded()
         return listed(plugins)
 
 
@@ -144,7 +157,7 @@ async def test_modules_of_two_plugins_and_two_loads_do_not_mix(tmp_path: Path):
     code = "from .helper import NAME\ndef on_request(request, context): return NAME"
     for name in ("one", "two"):
         write_plugin(tmp_path, name, code, helper=f"NAME = '{name}'")
-    async with open_plugins(PluginSelection(folders=(tmp_path,)), tmp_path / "data") as plugins:
+    async with opened(tmp_path) as plugins:
         await plugins.wait_loaded()
         first = {name: await plugins.entries[name].hooks() for name in ("one", "two")}
         write_plugin(tmp_path, "one", code, helper="NAME = 'changed'")
@@ -178,19 +191,18 @@ WAITS = f"import threading\nthreading.gate_of_plugins.wait(60)\n{NOTHING}"
 async def test_a_plugin_that_loads_slowly_holds_up_nobody_but_those_who_name_it(tmp_path: Path, gate: threading.Event):
     write_plugin(tmp_path, "slow", WAITS)
     write_plugin(tmp_path, "quick", NOTHING)
-    async with open_plugins(PluginSelection(folders=(tmp_path,)), tmp_path / "data") as plugins:
-        with trio.fail_after(20):
-            await plugins.entries["quick"].hooks()
-            assert listed(plugins)["slow"].state == "loading"
-            gate.set()
-            await plugins.entries["slow"].hooks()
+    async with opened(tmp_path) as plugins:
+        await plugins.entries["quick"].hooks()
+        assert listed(plugins)["slow"].state == "loading"
+        gate.set()
+        await plugins.entries["slow"].hooks()
         assert listed(plugins)["slow"].state == "ready"
 
 
 async def test_a_plugin_that_never_finishes_loading_is_given_up_after_its_time(tmp_path: Path, gate: threading.Event):
     write_plugin(tmp_path, "stuck", WAITS, {"timeout": 0.05})
-    async with open_plugins(PluginSelection(folders=(tmp_path,)), tmp_path / "data") as plugins:
-        with trio.fail_after(20), pytest.raises(PluginFailed, match="still being loaded"):
+    async with opened(tmp_path) as plugins:
+        with pytest.raises(PluginFailed, match="still being loaded"):
             await plugins.entries["stuck"].hooks()
 
 
@@ -198,13 +210,10 @@ async def test_another_look_finds_what_came_changed_and_went(tmp_path: Path):
     write_plugin(tmp_path, "stays", NOTHING)
     write_plugin(tmp_path, "goes", NOTHING)
     write_plugin(tmp_path, "broken", "import nothing_of_the_kind")
-    async with open_plugins(PluginSelection(folders=(tmp_path,)), tmp_path / "data") as plugins:
+    async with opened(tmp_path) as plugins:
         await plugins.wait_loaded()
-        assert plugins.commands[Family.CHAT].names == {
-            "stays",
-            "goes",
-            "broken",
-        }  # a broken one is a command: who names it learns why
+        # a broken one is a command: who names it learns why
+        assert plugins.commands[Family.CHAT].names == {"stays", "goes", "broken"}
         with pytest.raises(PluginFailed, match="nothing_of_the_kind"):
             await plugins.entries["broken"].hooks()
         (tmp_path / "goes" / "agent.py").unlink()
@@ -214,14 +223,14 @@ async def test_another_look_finds_what_came_changed_and_went(tmp_path: Path):
         await plugins.look()
         await plugins.wait_loaded()
         assert plugins.commands[Family.CHAT].names == {"stays", "broken"}
-        assert {each.name: each.state for each in plugins.listed().agents} == dict.fromkeys(
-            ("broken", "comes", "stays"), "ready"
-        )
+        assert {(name, each.state) for name, each in listed(plugins).items()} == {
+            (name, "ready") for name in ("broken", "comes", "stays")
+        }
 
 
 async def test_changes_are_followed_where_that_is_wanted(tmp_path: Path):
     write_plugin(tmp_path, "one", NOTHING)
-    async with open_plugins(PluginSelection(folders=(tmp_path,)), tmp_path / "data", watch=True) as plugins:
+    async with opened(tmp_path, watch=True) as plugins:
         await plugins.wait_loaded()
         write_plugin(tmp_path, "two", NOTHING)
         await until(lambda: "two" in listed(plugins), within=30)
@@ -241,32 +250,19 @@ class Settings:
 
 def on_request(request, context): pass
 """
-PLAIN = "def on_request(request, context): pass"
 OWN = {"settings": {"documents": [], "top_k": 7}, "timeout": 5}
 
 
-def given(**plugins: object) -> Mapping[str, PluginConfig]:
-    return msgspec.convert(plugins, dict[str, PluginConfig])
-
-
-def choice(folder: Path, **plugins: object) -> PluginSelection:
-    return PluginSelection(folders=(folder,), given=given(**plugins))
-
-
-async def one(folder: Path, **plugins: object) -> ListedPlugin:
-    async with open_plugins(choice(folder, **plugins), folder / "data") as opened:
-        with trio.fail_after(20):
-            await opened.wait_loaded()
-        return listed(opened)["one"]
+async def one(folder: Path, **given: object) -> ListedPlugin:
+    return (await states(folder, **given))["one"]
 
 
 async def test_each_value_comes_from_the_strongest_that_has_it(tmp_path: Path):
     write_plugin(tmp_path, "one", TYPED, OWN)
-    async with open_plugins(choice(tmp_path, one={"settings": {"documents": ["~/papers"]}}), tmp_path / "d") as opened:
-        with trio.fail_after(20):
-            hooks = await opened.entries["one"].hooks()
-        plugin = opened.entries["one"].plugin
-        told = listed(opened)["one"]
+    async with opened(tmp_path, one={"settings": {"documents": ["~/papers"]}}) as plugins:
+        hooks = await plugins.entries["one"].hooks()
+        plugin = plugins.entries["one"].plugin
+        told = listed(plugins)["one"]
     assert hooks.on_request is not None
     assert plugin.settings == {"documents": ["~/papers"], "top_k": 7}
     assert plugin.timeout == 5
@@ -280,25 +276,23 @@ async def test_each_value_comes_from_the_strongest_that_has_it(tmp_path: Path):
 
 
 async def test_the_configuration_switches_on_and_off(tmp_path: Path):
-    write_plugin(tmp_path, "one", PLAIN, {"enabled": False})
+    write_plugin(tmp_path, "one", NOTHING, {"enabled": False})
     assert (await one(tmp_path)).state == "disabled"
     assert (await one(tmp_path, one={"enabled": True, "timeout": 9})).state == "ready"
     write_plugin(tmp_path, "one", "1 / 0", {"description": "Divides"})
     off = await one(tmp_path, one={"enabled": False})
     assert (off.state, off.error, off.description) == ("disabled", None, "Divides")
-    write_plugin(tmp_path, "one", PLAIN, "{broken")
+    write_plugin(tmp_path, "one", NOTHING, "{broken")
     assert (await one(tmp_path)).state == "error"
     assert (await one(tmp_path, one={"enabled": False})).state == "disabled"
 
 
 async def test_an_unknown_setting_is_told_and_left_out(tmp_path: Path):
     write_plugin(tmp_path, "one", TYPED, OWN)
-    settings = {"documnts": ["x"], "zzzzzz": 1}
-    async with open_plugins(choice(tmp_path, one={"settings": settings}), tmp_path / "data") as opened:
-        with trio.fail_after(20):
-            await opened.wait_loaded()
-        assert opened.entries["one"].plugin.settings == {"documents": [], "top_k": 7}
-        told = listed(opened)["one"]
+    async with opened(tmp_path, one={"settings": {"documnts": ["x"], "zzzzzz": 1}}) as plugins:
+        await plugins.wait_loaded()
+        assert plugins.entries["one"].plugin.settings == {"documents": [], "top_k": 7}
+        told = listed(plugins)["one"]
     assert told.state == "ready"
     assert told.warnings == (
         "plugins.one.settings.documnts: unknown setting, ignored; did you mean 'documents'?",
@@ -308,7 +302,7 @@ async def test_an_unknown_setting_is_told_and_left_out(tmp_path: Path):
 
 
 async def test_what_a_plugin_without_a_dataclass_does_not_know_is_its_own_affair(tmp_path: Path):
-    write_plugin(tmp_path, "one", PLAIN)
+    write_plugin(tmp_path, "one", NOTHING)
     told = await one(tmp_path, one={"settings": {"anything": 1}})
     assert (told.state, told.warnings, told.sources["settings.anything"]) == ("ready", (), "configuration")
 
@@ -335,26 +329,22 @@ async def test_a_mistake_of_config_json_is_told_and_left_to_the_plugin(tmp_path:
 
 async def test_only_plugins_whose_values_change_are_loaded_again(tmp_path: Path):
     for name in ("one", "two"):
-        write_plugin(tmp_path, name, PLAIN)
-    async with open_plugins(choice(tmp_path, one={"settings": {"a": 1}}), tmp_path / "data") as opened:
-        with trio.fail_after(20):
-            first, second = [await opened.entries[name].hooks() for name in ("one", "two")]
-        opened.choice = choice(tmp_path, one={"settings": {"a": 2}})
-        await opened.look()
-        with trio.fail_after(20):
-            assert await opened.entries["one"].hooks() is not first
-            assert await opened.entries["two"].hooks() is second
-        assert opened.entries["one"].plugin.settings == {"a": 2}
-        opened.choice = PluginSelection(off="for this test")
-        await opened.look()
-        assert opened.listed().agents == []
+        write_plugin(tmp_path, name, NOTHING)
+    async with opened(tmp_path, one={"settings": {"a": 1}}) as plugins:
+        first, second = [await plugins.entries[name].hooks() for name in ("one", "two")]
+        plugins.choice = choice(tmp_path, one={"settings": {"a": 2}})
+        await plugins.look()
+        assert await plugins.entries["one"].hooks() is not first
+        assert await plugins.entries["two"].hooks() is second
+        assert plugins.entries["one"].plugin.settings == {"a": 2}
+        plugins.choice = PluginSelection(off="for this test")
+        await plugins.look()
+        assert plugins.listed().agents == []
 
 
 async def test_every_plugin_that_ships_says_what_can_be_set():
-    async with open_plugins(PluginSelection(folders=(bundled_folder(),)), Path("unused")) as opened:
-        with trio.fail_after(20):
-            await opened.wait_loaded()
-            for name in listed(opened):
-                hooks = await opened.entries[name].hooks()
-                assert hooks.settings is not None, name
-                assert listed(opened)[name].warnings == ()
+    async with opened(bundled_folder()) as plugins:
+        await plugins.wait_loaded()
+        for name, each in listed(plugins).items():
+            assert (await plugins.entries[name].hooks()).settings is not None, name
+            assert each.warnings == ()

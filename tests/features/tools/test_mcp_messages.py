@@ -12,6 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec import Raw
 
+from appliance.features.tools.core import mcp_serving
 from appliance.features.tools.core.mcp_messages import (
     MAX_OFFERS,
     MAX_TEXT,
@@ -33,17 +34,6 @@ from appliance.features.tools.core.mcp_messages import (
     request,
     resource_text,
     result,
-)
-from appliance.features.tools.core.mcp_serving import (
-    HANDSHAKE_VERSIONS,
-    META_CAPABILITIES,
-    META_VERSION,
-    MODERN_VERSIONS,
-    Immediate,
-    ToolsCall,
-    ToolsListing,
-    encoded_header,
-    read_request,
 )
 
 
@@ -248,11 +238,7 @@ def test_a_text_has_an_end() -> None:
     assert len(prompt_text(raw({"messages": [{"role": "user", "content": {"text": long}}]}))) == MAX_TEXT
 
 
-@given(
-    st.recursive(
-        st.none() | st.text() | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
-    )
-)
+@given(json_values(["role", "content", "type", "text", "uri", "blob", "resource"]))
 def test_any_result_is_text_or_refused(value: object) -> None:
     for read in (prompt_text, resource_text):
         for told in (value, {"messages": value, "contents": value}):
@@ -262,12 +248,13 @@ def test_any_result_is_text_or_refused(value: object) -> None:
                 pass
 
 
-META = {META_VERSION: MODERN_VERSIONS[0], META_CAPABILITIES: {}}
+META = {mcp_serving.META_VERSION: mcp_serving.MODERN_VERSIONS[0], mcp_serving.META_CAPABILITIES: {}}
+CALL = {"MCP_Protocol_Version": mcp_serving.MODERN_VERSIONS[0], "Mcp_Method": "tools/call", "Mcp_Name": "t"}
 
 
 def read(message: object, **headers: str):
     fields = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    return read_request(json.dumps(message).encode(), fields)
+    return mcp_serving.read_request(json.dumps(message).encode(), fields)
 
 
 def asked(method: str, **params: object) -> dict[str, object]:
@@ -276,14 +263,10 @@ def asked(method: str, **params: object) -> dict[str, object]:
 
 def test_a_call_in_both_ways_of_speaking() -> None:
     old = read(asked("tools/call", name="t", arguments={"a": 1}))
-    assert old == ToolsCall(id=1, name="t", arguments=b'{"a": 1}', modern=False)
-    headers = {"MCP_Protocol_Version": MODERN_VERSIONS[0], "Mcp_Method": "tools/call", "Mcp_Name": "t"}
-    new = read(asked("tools/call", name="t", _meta={**META, "progressToken": "p"}), **headers)
-    assert new == ToolsCall(id=1, name="t", arguments=b"{}", modern=True, token="p")
-    assert isinstance(read(asked("tools/list")), ToolsListing)
-
-
-CALL = {"MCP_Protocol_Version": MODERN_VERSIONS[0], "Mcp_Method": "tools/call", "Mcp_Name": "t"}
+    assert old == mcp_serving.ToolsCall(id=1, name="t", arguments=b'{"a": 1}', modern=False)
+    new = read(asked("tools/call", name="t", _meta={**META, "progressToken": "p"}), **CALL)
+    assert new == mcp_serving.ToolsCall(id=1, name="t", arguments=b"{}", modern=True, token="p")
+    assert isinstance(read(asked("tools/list")), mcp_serving.ToolsListing)
 
 
 @pytest.mark.parametrize(
@@ -295,15 +278,15 @@ CALL = {"MCP_Protocol_Version": MODERN_VERSIONS[0], "Mcp_Method": "tools/call", 
         ({}, META, -32020),
         ({**CALL, "mcp_name": "t"}, META, -32020),
         (CALL, {}, -32602),
-        (CALL, {**META, META_VERSION: 1}, -32602),
-        ({**CALL, "MCP_Protocol_Version": "2031-01-01"}, {**META, META_VERSION: "2031-01-01"}, -32022),
+        (CALL, {**META, mcp_serving.META_VERSION: 1}, -32602),
+        ({**CALL, "MCP_Protocol_Version": "2031-01-01"}, {**META, mcp_serving.META_VERSION: "2031-01-01"}, -32022),
         ({"MCP_Protocol_Version": "1999-01-01"}, {}, -32022),
     ],
 )
 def test_headers_that_say_something_else(headers: dict[str, str], meta: object, code: int) -> None:
     found = read(asked("tools/call", name="t", _meta=meta), **headers)
     assert (found.status, found.error.code) == (400, code)
-    assert code != -32022 or MODERN_VERSIONS[0].encode() in bytes(found.error.data or b"")
+    assert code != -32022 or mcp_serving.MODERN_VERSIONS[0].encode() in bytes(found.error.data or b"")
 
 
 @pytest.mark.parametrize(
@@ -320,18 +303,18 @@ def test_headers_that_say_something_else(headers: dict[str, str], meta: object, 
     ],
 )
 def test_requests_that_cannot_be_answered(body: bytes, status: int, code: int) -> None:
-    found = read_request(body, ())
+    found = mcp_serving.read_request(body, ())
     assert (found.status, found.error.code) == (status, code)
 
 
-@pytest.mark.parametrize("version", [*HANDSHAKE_VERSIONS, *MODERN_VERSIONS])
+@pytest.mark.parametrize("version", [*mcp_serving.HANDSHAKE_VERSIONS, *mcp_serving.MODERN_VERSIONS])
 @pytest.mark.parametrize("method", ["ping", "tools/list", "tools/call"])
 def test_every_revision_has_every_method_but_the_one_that_begins_it(version: str, method: str) -> None:
-    modern = version in MODERN_VERSIONS
+    modern = version in mcp_serving.MODERN_VERSIONS
     headers = {"MCP_Protocol_Version": version, "Mcp_Method": method} | ({"Mcp_Name": "t"} if "call" in method else {})
-    meta = {"_meta": {**META, META_VERSION: version}} if modern else {}
+    meta = {"_meta": {**META, mcp_serving.META_VERSION: version}} if modern else {}
     found = read(asked(method, name="t", **meta), **headers)
-    if isinstance(found, Immediate):
+    if isinstance(found, mcp_serving.Immediate):
         assert (method, found.error) == ("ping", None)
         assert (found.result == {}) is not modern
     else:
@@ -348,23 +331,23 @@ def test_what_has_no_answer() -> None:
 
 
 def test_every_handshake_gets_a_revision_that_is_spoken() -> None:
-    for wanted in (*HANDSHAKE_VERSIONS, "1999-01-01", "2026-07-28", ""):
+    for wanted in (*mcp_serving.HANDSHAKE_VERSIONS, "1999-01-01", "2026-07-28", ""):
         found = read(asked("initialize", protocolVersion=wanted))
         given = found.result["protocolVersion"]
-        assert given == (wanted if wanted in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[-1])
+        assert given == (wanted if wanted in mcp_serving.HANDSHAKE_VERSIONS else mcp_serving.HANDSHAKE_VERSIONS[-1])
 
 
 @given(st.binary(max_size=120), st.lists(st.tuples(st.binary(max_size=8), st.binary(max_size=8)), max_size=4))
 def test_garbage_is_refused_or_accepted(body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
-    found = read_request(body, headers)
-    assert found is None or isinstance(found, Immediate)
-    if isinstance(found, Immediate):
+    found = mcp_serving.read_request(body, headers)
+    assert found is None or isinstance(found, mcp_serving.Immediate)
+    if isinstance(found, mcp_serving.Immediate):
         assert found.error is not None
         assert 400 <= found.status < 500
 
 
 VALUES = json_values(
-    ["name", "arguments", "_meta", "progressToken", META_VERSION, META_CAPABILITIES],
+    ["name", "arguments", "_meta", "progressToken", mcp_serving.META_VERSION, mcp_serving.META_CAPABILITIES],
     text=st.text(max_size=5) | st.sampled_from(["tools/call", "2026-07-28"]),
 )
 
@@ -378,14 +361,14 @@ def test_any_params_have_one_answer(method: str, params: object, version: str | 
     headers = {"MCP_Protocol_Version": version} if version is not None else {}
     found = read({"jsonrpc": "2.0", "id": "i", "method": method, "params": params}, **headers)
     match found:
-        case Immediate():
+        case mcp_serving.Immediate():
             assert found.id == "i"
             assert (found.result is None) != (found.error is None)
-        case ToolsCall():
+        case mcp_serving.ToolsCall():
             assert method == "tools/call"
             assert isinstance(json.loads(found.arguments), dict)
             assert not found.modern, "without its headers no stateless request is let through"
-        case ToolsListing():
+        case mcp_serving.ToolsListing():
             assert method == "tools/list"
             assert not found.modern
         case _:
@@ -394,13 +377,13 @@ def test_any_params_have_one_answer(method: str, params: object, version: str | 
 
 @given(st.text(min_size=1, max_size=40))
 def test_a_name_in_a_header_is_the_name_in_the_body(name: str) -> None:
-    header = encoded_header(name)
+    header = mcp_serving.encoded_header(name)
     assert header.isascii()
     assert b"\n" not in header
     headers = [
-        (b"MCP-Protocol-Version", MODERN_VERSIONS[0].encode()),
+        (b"MCP-Protocol-Version", mcp_serving.MODERN_VERSIONS[0].encode()),
         (b"mcp-method", b"tools/call"),
         (b"MCP-NAME", header),
     ]
-    found = read_request(json.dumps(asked("tools/call", name=name, _meta=META)).encode(), headers)
+    found = mcp_serving.read_request(json.dumps(asked("tools/call", name=name, _meta=META)).encode(), headers)
     assert found.name == name

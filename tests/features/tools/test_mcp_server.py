@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 from http_harness import Answer, Appliance, OpenServer
+from mcp_harness import entry, opened
 from waiting import until
 
-from appliance.core.config.mcp_servers import parse_mcp_servers
 from appliance.core.records.activity import Query
 from appliance.core.settings import FleetSettings
 from appliance.errors import BadRequest
 from appliance.features.tools.box import OpenToolbox
-from appliance.features.tools.mcp_client import open_mcp
-from appliance.platform.children import open_children
 
 KEY = ("Authorization", "Bearer k")
 BOTH = ("Accept", "application/json, text/event-stream")
@@ -212,17 +207,11 @@ async def test_who_leaves_stops_the_model(server: Appliance) -> None:
     await server.wait_idle("alpha")
 
 
-@asynccontextmanager
-async def other_server(*flags: str) -> AsyncGenerator[OpenToolbox]:
-    """The tools of an MCP server that the program itself uses."""
-    argv = [str(Path(__file__).parents[2] / "fakes" / "mcp_server.py"), *flags]
-    config = json.dumps({"mcpServers": {"s": {"command": sys.executable, "args": argv}}})
-    async with open_children() as children, open_mcp(parse_mcp_servers(config, "the test"), children) as tools:
-        yield OpenToolbox([tools])
-
-
 async def test_only_those_of_the_programs_tools_that_were_chosen(open_server: OpenServer) -> None:
-    async with other_server() as box, open_server(**ON, tools=box, mcp_server_tools=("s_echo", "s_fail")) as server:
+    async with (
+        opened(s=entry()) as tools,
+        open_server(**ON, tools=OpenToolbox([tools]), mcp_server_tools=("s_echo", "s_fail")) as server,
+    ):
         listed = (await rpc(server, "tools/list")).json["result"]["tools"]
         assert [tool["name"] for tool in listed if tool["name"].startswith("s_")] == ["s_echo", "s_fail"]
         assert (await use(server, "s_echo", message="x"))["content"][0]["text"] == "echo: x\nsecond"
@@ -234,7 +223,10 @@ async def test_an_agent_works_with_the_tools_that_were_chosen(open_server: OpenS
     call = {"name": "s_add", "arguments": '{"a": 2, "b": 3}'}
     script = json.dumps([{"calls": [call]}, {"text": "it is five"}])
     asked = {"model": "alpha", "prompt": "2+3?", "tools": ["s_add"], "params": {"fake": {"script": script}}}
-    async with other_server() as box, open_server(**ON, tools=box, mcp_server_tools=("s_add",)) as server:
+    async with (
+        opened(s=entry()) as tools,
+        open_server(**ON, tools=OpenToolbox([tools]), mcp_server_tools=("s_add",)) as server,
+    ):
         found = await use(server, "run_agent", **asked)
         assert found["content"][0]["text"] == "it is five"
         assert [trace["result"] for trace in found["structuredContent"]["tool_trace"]] == ["5"]
