@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import trio
+from chat_templates import ONE_SYSTEM_FIRST
 from fleet_harness import InOrder
 from http_harness import Answer, Appliance, OpenServer, chat, model
 from strict_types import count_of, error_of, event_of, message_of
@@ -25,29 +26,6 @@ ASK: dict[str, Any] = {
     "temperature": 0,
     "messages": [{"role": "user", "content": "Who are you?"}],
 }
-TOOLS_TEMPLATE = r"""{%- if tools %}
-    {{- '<|im_start|>system\n<tools>' }}
-    {%- for tool in tools %}{{- "\n" }}{{- tool | tojson }}{%- endfor %}
-    {{- "\n</tools>\nReturn <tool_call>\n{\"name\": <name>, \"arguments\": <object>}\n</tool_call><|im_end|>\n" }}
-{%- endif %}
-{%- for message in messages %}
-    {%- if message.role == "assistant" and message.tool_calls %}
-        {{- '<|im_start|>' + message.role }}
-        {%- if message.content %}{{- '\n' + message.content }}{%- endif %}
-        {%- for tool_call in message.tool_calls %}
-            {%- if tool_call.function is defined %}{%- set tool_call = tool_call.function %}{%- endif %}
-            {{- '\n<tool_call>\n{"name": "' }}{{- tool_call.name }}{{- '", "arguments": ' }}
-            {{- tool_call.arguments | tojson }}{{- '}\n</tool_call>' }}
-        {%- endfor %}
-        {{- '<|im_end|>\n' }}
-    {%- elif message.role == "tool" %}
-        {{- '<|im_start|>user\n<tool_response>\n' + message.content + '\n</tool_response><|im_end|>\n' }}
-    {%- else %}
-        {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}
-    {%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"""
-"""As Qwen's, whose calls llama-server knows."""
 BOTH = pytest.mark.parametrize(
     "compiled", [False, pytest.param(True, marks=(pytest.mark.needs("llama-server"), pytest.mark.slow))]
 )
@@ -181,7 +159,7 @@ async def test_the_model_gets_the_prompt_that_llama_servers_own_route_makes(
     open_server: OpenServer, starter_model: Path, tmp_path: Path, compiled: bool
 ) -> None:
     template = tmp_path / "tools.jinja"
-    template.write_text(TOOLS_TEMPLATE)
+    template.write_text(ONE_SYSTEM_FIRST)
     async with serving(open_server, starter_model, "--chat-template-file", str(template), compiled=compiled) as server:
         for members in NATIVE:
             body = ASK | {"max_tokens": 12} | members
@@ -208,7 +186,7 @@ async def test_structured_output_and_the_history_of_tools(
     open_server: OpenServer, starter_model: Path, tmp_path: Path, stream: bool
 ) -> None:
     template = tmp_path / "tools.jinja"
-    template.write_text(TOOLS_TEMPLATE)
+    template.write_text(ONE_SYSTEM_FIRST)
     async with serving(open_server, starter_model, "--chat-template-file", str(template)) as server:
         properties = {"a": {"enum": [1, 2]}}
         schema = {"type": "object", "properties": properties, "required": ["a"], "additionalProperties": False}

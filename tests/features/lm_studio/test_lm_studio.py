@@ -14,12 +14,11 @@ import pytest
 from gguf_files import write_model
 from http_harness import Answer, Appliance, OpenServer, model
 from hub_process import FakeHub
+from known_models import known
 from msgspec import structs
 from swap_harness import Configure
 from waiting import until
 
-from appliance.core.models.gguf import GgufInfo, read_gguf
-from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
 
 STORY = "Once upon a time a small llama carried"
@@ -61,17 +60,6 @@ def fits(found: Mapping[str, object], shape: Mapping[str, object]) -> None:
         value = found.get(name.removesuffix("?"))
         if value is not None or not name.endswith("?"):
             assert isinstance(value, kind), (name, value)  # type: ignore[arg-type]
-
-
-def info_of(path: Path, **keys: str | int | bool) -> GgufInfo:
-    data = write_model(path, **keys).read_bytes()
-    return read_gguf(lambda offset, count: data[offset : offset + count], len(data))
-
-
-def known(path: Path, model_id: str, *args: str, **keys: str | int | bool) -> Model:
-    """A model whose header is known."""
-    info = info_of(path.with_name(f"{model_id.replace('/', '-')}.gguf"), **keys)
-    return structs.replace(model(path, model_id, args=args), info=info, size=1000)
 
 
 async def post(server: Appliance, path: str, body: object, *headers: tuple[str, str]) -> Answer:

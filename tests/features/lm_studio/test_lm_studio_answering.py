@@ -10,9 +10,9 @@ from gguf_files import write_model
 from http_harness import request
 from hypothesis import given
 from hypothesis import strategies as st
+from known_models import read_info
 from msgspec import structs
 
-from appliance.core.models.gguf import read_gguf
 from appliance.features.lm_studio.answering import ChatItems, Unchanged, WithStats
 from appliance.features.lm_studio.rules import described, told_error
 from appliance.traffic.record import Record
@@ -74,8 +74,7 @@ def test_nothing_makes_them_raise(content: bytes) -> None:
     [(0, None), (2_400_000, "2.4M"), (270_000_000, "270M"), (8_030_000_000, "8B"), (1_026_000_000_000, "1026B")],
 )
 def test_numbers_of_parameters(tmp_path: Path, parameters: int, shown: str | None) -> None:
-    data = write_model(tmp_path / "x.gguf").read_bytes()
-    info = read_gguf(lambda offset, count: data[offset : offset + count], len(data))
+    info = read_info(write_model(tmp_path / "x.gguf"))
     found = described("x", None, structs.replace(info, parameters=parameters), loaded=False)
     assert found.v1["params_string"] == shown
 

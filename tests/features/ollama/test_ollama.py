@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 import trio
-from gguf_files import write_model
 from http_harness import CHAT, Answer, Appliance, OpenServer, chat, model
 from hub_process import FakeHub
+from known_models import known
 from msgspec import structs
 from waiting import PATIENCE, until
 
-from appliance.core.models.gguf import GgufInfo, read_gguf
-from appliance.core.models.model import Model, OwnWords
+from appliance.core.models.model import OwnWords
 from appliance.core.settings import FleetSettings
 
 STORY = "Once upon a time a small llama carried"  # what the fake says in its eight tokens
@@ -25,16 +24,6 @@ RAW = "raw mode does not support template, system, or context"
 TAKEN = "the name 'vectors' is taken by a model that was not made here; choose another"
 QUANTIZE = "'quantize' is not supported here; derive models with from, system, parameters, messages"
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
-
-
-def info_of(path: Path, **keys: str | int | bool) -> GgufInfo:
-    data = write_model(path, **keys).read_bytes()
-    return read_gguf(lambda offset, count: data[offset : offset + count], len(data))
-
-
-def known(path: Path, model_id: str, *args: str, **keys: str | int | bool) -> Model:
-    """A model whose header is known."""
-    return structs.replace(model(path, model_id, args=args), info=info_of(path.with_name(f"{model_id}.gguf"), **keys))
 
 
 def lines(answer: Answer) -> list[dict]:
