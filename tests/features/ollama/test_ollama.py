@@ -84,21 +84,6 @@ async def test_generate(server: Appliance, raw: bool):
     assert (await ask(server, "generate", {**body, "stream": False})).json["response"] == STORY
 
 
-async def test_reasoning_and_calls_of_tools(open_server: OpenServer, fake_model: Path):
-    script = [{"reasoning": "hm", "text": "Well.", "calls": [{"name": "f", "arguments": '{"x": 1}', "id": "c1"}]}]
-    clever = known(fake_model, "alpha", "--script", json.dumps(script), tokenizer__chat_template=THINKS)
-    async with open_server(models=[clever]) as server:
-        for body in ({**ASK, "tools": [TOOL], "think": True}, {**ASK, "tools": [TOOL], "stream": False}):
-            answer = await ask(server, "chat", body)
-            records = lines(answer) if body.get("stream", True) else [answer.json]
-            thought = "".join(record["message"].get("thinking", "") for record in records)
-            assert thought == ("hm" if body.get("stream", True) else "")  # the fake's whole answers have none
-            assert said(records) == "Well."
-            [calls] = [found for record in records if (found := record["message"].get("tool_calls"))]
-            assert calls == [{"id": "c1", "function": {"index": 0, "name": "f", "arguments": {"x": 1}}}]
-            assert records[-1]["done_reason"] == "stop"
-
-
 async def test_a_model_without_tools_answers_as_if_none_were_sent(
     open_server: OpenServer, fake_model: Path, caplog: pytest.LogCaptureFixture
 ):
@@ -252,7 +237,7 @@ async def test_an_unload_lets_a_generation_end(open_server: OpenServer):
 
 async def test_clients_that_wish_for_other_contexts_share_an_engine(server: Appliance):
     engines = set[int | None]()
-    for number in range(20):
+    for number in range(4):
         options = {"num_ctx": 8192 if number % 2 else 131_072, "num_gpu": number, "num_thread": 1}
         assert (await ask(server, "chat", {**ASK, "stream": False, "options": options})).status == 200
         engines.add(server.fleet.known("alpha").pid)
