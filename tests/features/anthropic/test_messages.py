@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 import trio
+from chat_templates import ONE_SYSTEM_FIRST
 from fleet_harness import InOrder
-from http_harness import Answer, Appliance, OpenServer, chat, model
+from http_harness import Answer, Appliance, OpenServer, model
 from strict_types import count_of, error_of, event_of, message_of
 
 from appliance.core.engine import EMBEDDED
@@ -25,29 +26,6 @@ ASK: dict[str, Any] = {
     "temperature": 0,
     "messages": [{"role": "user", "content": "Who are you?"}],
 }
-TOOLS_TEMPLATE = r"""{%- if tools %}
-    {{- '<|im_start|>system\n<tools>' }}
-    {%- for tool in tools %}{{- "\n" }}{{- tool | tojson }}{%- endfor %}
-    {{- "\n</tools>\nReturn <tool_call>\n{\"name\": <name>, \"arguments\": <object>}\n</tool_call><|im_end|>\n" }}
-{%- endif %}
-{%- for message in messages %}
-    {%- if message.role == "assistant" and message.tool_calls %}
-        {{- '<|im_start|>' + message.role }}
-        {%- if message.content %}{{- '\n' + message.content }}{%- endif %}
-        {%- for tool_call in message.tool_calls %}
-            {%- if tool_call.function is defined %}{%- set tool_call = tool_call.function %}{%- endif %}
-            {{- '\n<tool_call>\n{"name": "' }}{{- tool_call.name }}{{- '", "arguments": ' }}
-            {{- tool_call.arguments | tojson }}{{- '}\n</tool_call>' }}
-        {%- endfor %}
-        {{- '<|im_end|>\n' }}
-    {%- elif message.role == "tool" %}
-        {{- '<|im_start|>user\n<tool_response>\n' + message.content + '\n</tool_response><|im_end|>\n' }}
-    {%- else %}
-        {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}
-    {%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"""
-"""As Qwen's, whose calls llama-server knows."""
 BOTH = pytest.mark.parametrize(
     "compiled", [False, pytest.param(True, marks=(pytest.mark.needs("llama-server"), pytest.mark.slow))]
 )
@@ -147,31 +125,24 @@ async def test_what_is_in_a_document_is_in_the_prompt(open_server: OpenServer, s
         await server.good("POST", MESSAGES, ASK | {"messages": [{"role": "user", "content": [result]}]}, patience=60)
 
 
+TEXT = {"type": "text"}
+
+
+def used(result: object) -> list[object]:
+    """A chat in which the tool was called, with this result."""
+    call = {"type": "tool_use", "id": "a", "name": "choose", "input": {"colour": "red"}}
+    found = {"type": "tool_result", "tool_use_id": "a", "content": result}
+    return [*ASK["messages"], {"role": "assistant", "content": [call]}, {"role": "user", "content": [found]}]
+
+
 NATIVE: list[dict[str, Any]] = [
     {"system": "Be brief."},
     {"system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]},
-    {
-        "messages": [
-            {"role": "user", "content": [{"type": "text", "text": "Who"}, {"type": "text", "text": "are you?"}]}
-        ]
-    },
+    {"messages": [{"role": "user", "content": [TEXT | {"text": "Who"}, TEXT | {"text": "are you?"}]}]},
     {"messages": [*ASK["messages"], {"role": "assistant", "content": "I am"}]},
     {"messages": [*ASK["messages"], {"role": "assistant", "content": [{"type": "text", "text": "I am"}]}]},
     {"tools": [TOOL], "tool_choice": {"type": "auto"}},
-    {
-        "tools": [TOOL],
-        "messages": [
-            *ASK["messages"],
-            {
-                "role": "assistant",
-                "content": [{"type": "tool_use", "id": "a", "name": "choose", "input": {"colour": "red"}}],
-            },
-            {
-                "role": "user",
-                "content": [{"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": "ok"}]}],
-            },
-        ],
-    },
+    {"tools": [TOOL], "messages": used([TEXT | {"text": "ok"}])},
     {"stop_sequences": ["model"], "thinking": {"type": "enabled", "budget_tokens": 1024}, "top_k": 1, "seed": 1},
 ]
 
@@ -181,94 +152,35 @@ async def test_the_model_gets_the_prompt_that_llama_servers_own_route_makes(
     open_server: OpenServer, starter_model: Path, tmp_path: Path, compiled: bool
 ) -> None:
     template = tmp_path / "tools.jinja"
-    template.write_text(TOOLS_TEMPLATE)
+    template.write_text(ONE_SYSTEM_FIRST)
     async with serving(open_server, starter_model, "--chat-template-file", str(template), compiled=compiled) as server:
         for members in NATIVE:
             body = ASK | {"max_tokens": 12} | members
-            ours, theirs = [
-                (await server.good("POST", f"{below}{COUNT}", body, patience=60)).json
+            (count, ours), (same, theirs) = [
+                [(await server.good("POST", below + path, body, patience=60)).json for path in (COUNT, MESSAGES)]
                 for below in ("", "/upstream/starter")
             ]
-            assert ours == theirs, members
-            ours, theirs = [
-                (await server.good("POST", f"{below}{MESSAGES}", body, patience=60)).json
-                for below in ("", "/upstream/starter")
-            ]
+            assert count == same, members
             assert ours["content"] == theirs["content"], members
-            counts = [
-                {name: each["usage"][name] for name in ("input_tokens", "cache_read_input_tokens", "output_tokens")}
-                for each in (ours, theirs)
-            ]
-            assert sum(counts[0].values()) == sum(counts[1].values())
+            names = ("input_tokens", "cache_read_input_tokens", "output_tokens")
+            assert sum(ours["usage"][name] for name in names) == sum(theirs["usage"][name] for name in names)
             assert ours["stop_reason"] == theirs["stop_reason"] or ours["stop_reason"] == "stop_sequence"
 
 
-@pytest.mark.parametrize("stream", [False, True])
 async def test_structured_output_and_the_history_of_tools(
-    open_server: OpenServer, starter_model: Path, tmp_path: Path, stream: bool
+    open_server: OpenServer, starter_model: Path, tmp_path: Path
 ) -> None:
     template = tmp_path / "tools.jinja"
-    template.write_text(TOOLS_TEMPLATE)
+    template.write_text(ONE_SYSTEM_FIRST)
     async with serving(open_server, starter_model, "--chat-template-file", str(template)) as server:
         properties = {"a": {"enum": [1, 2]}}
         schema = {"type": "object", "properties": properties, "required": ["a"], "additionalProperties": False}
         form = {"output_config": {"format": {"type": "json_schema", "schema": schema}}, "max_tokens": 200}
-        _, (said,) = await blocks(server, stream=stream, **form)
+        (said,) = (await message(server, **form))["content"]
         assert json.loads(said["text"])["a"] in (1, 2)
-        call = {"type": "tool_use", "id": "c1", "name": "choose", "input": {"colour": "red"}}
-        result = {"type": "tool_result", "tool_use_id": "c1", "content": "done", "is_error": False}
-        messages = [*ASK["messages"], {"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
-        wanted = ASK | {"tools": [TOOL], "messages": messages}
-        assert (await server.good("POST", COUNT, wanted)).json["input_tokens"] > 100
-        reason, _ = await blocks(server, stream=stream, tools=[TOOL], messages=messages, max_tokens=5)
-        assert reason in ("max_tokens", "end_turn", "tool_use")
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_round_of_tools(open_server: OpenServer, fake_model: Path, stream: bool) -> None:
-    calls = [
-        {"name": "choose", "arguments": '{"colour": "red"}', "id": "c1"},
-        {"name": "choose", "arguments": "{}", "id": "c2"},
-    ]
-    script = json.dumps([{"text": "I choose.", "calls": calls}, {"echo": True}])
-    async with open_server(models=[model(fake_model, "starter", args=("--script", script))]) as server:
-        reason, made = await blocks(server, stream=stream, tools=[TOOL], tool_choice={"type": "any"})
-        assert reason == "tool_use"
-        assert [each["type"] for each in made] == ["text", "tool_use", "tool_use"]
-        assert [(each["id"], each["name"], each["input"]) for each in made[1:]] == [
-            ("c1", "choose", {"colour": "red"}),
-            ("c2", "choose", {}),
-        ]
-        results = [{"type": "tool_result", "tool_use_id": each["id"], "content": each["id"]} for each in made[1:]]
-        messages = [*ASK["messages"], {"role": "assistant", "content": made}, {"role": "user", "content": results}]
-        _, echoed = await blocks(server, stream=stream, tools=[TOOL], messages=messages)
-        engine_got = json.loads(echoed[0]["text"])["messages"]
-        assert [(each["role"], each["content"]) for each in engine_got[1:]] == [
-            ("assistant", "I choose."),
-            ("tool", "c1"),
-            ("tool", "c2"),
-        ]
-        assert [each["id"] for each in engine_got[1]["tool_calls"]] == ["c1", "c2"]
-
-
-async def blocks(server: Appliance, *, stream: bool, **members: object) -> tuple[str, list[dict[str, Any]]]:
-    """The reason of the end, and the blocks of an answer."""
-    answer = await server.good("POST", MESSAGES, ASK | {"stream": stream} | members, patience=90)
-    if not stream:
-        message_of(answer.json)
-        return answer.json["stop_reason"], answer.json["content"]
-    made: list[dict[str, Any]] = []
-    inputs: dict[int, str] = {}
-    for event in (found := events(answer)):
-        if event["type"] == "content_block_start":
-            made.append(event["content_block"])
-        elif event["type"] == "content_block_delta" and "text" in event["delta"]:
-            made[-1]["text"] += event["delta"]["text"]
-        elif event["type"] == "content_block_delta":
-            inputs[event["index"]] = inputs.get(event["index"], "") + event["delta"]["partial_json"]
-    for at, text in inputs.items():
-        made[at]["input"] = json.loads(text)
-    return found[-2]["delta"]["stop_reason"], made
+        answer = await message(server, tools=[TOOL], messages=used("done"), max_tokens=5)
+        assert answer["usage"]["input_tokens"] + answer["usage"]["cache_read_input_tokens"] > 100
+        assert answer["stop_reason"] in ("max_tokens", "end_turn", "tool_use")
 
 
 CLIENT = """
@@ -303,15 +215,6 @@ async def test_the_official_client_in_a_process_of_its_own(open_server: OpenServ
             argv = [sys.executable, "-c", CLIENT, f"http://127.0.0.1:{server.port}"]
             ended = await trio.run_process(argv, capture_stdout=True, capture_stderr=True, check=False)
         assert ended.stdout == b"all is well\n", ended.stderr.decode()
-
-
-async def test_a_held_stream_is_held_in_the_clients_words(open_server: OpenServer) -> None:
-    async with open_server() as server:
-        body = chat(stream=True, tokens=6) | {"max_tokens": 6}
-        answer = await server.ask("POST", MESSAGES, body, [("X-Conversation-Id", "one")])
-        again = await server.good("GET", "/v1/stream/one")
-        assert events(again) == events(answer)
-        assert events(again)[-1] == {"type": "message_stop"}
 
 
 async def test_a_thread_is_refused_with_the_word_that_anthropics_clients_know(server: Appliance) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from cutting import cut
+from drawn_json import json_values
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -63,6 +64,7 @@ def test_a_stream_has_the_events_of_the_api_in_their_order() -> None:
     start, ping, *found = translated(
         stream(BEGIN, {**BEGIN}, chunk(reasoning_content="hm"), chunk(content="Hi"), chunk(content=" you"), *END)
     )
+    read = {"input_tokens": 3, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 10}
     assert start["message"] == {
         "id": "msg_1",
         "type": "message",
@@ -71,21 +73,13 @@ def test_a_stream_has_the_events_of_the_api_in_their_order() -> None:
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,
-        "usage": {
-            "input_tokens": 3,
-            "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": 10,
-            "output_tokens": 0,
-        },
+        "usage": read | {"output_tokens": 0},
     }
     assert ping == {"type": "ping"}
+    thought = {"type": "thinking", "thinking": "", "signature": ""}
     assert found == [
         {"type": "ping"},  # the prompt is being read
-        {
-            "type": "content_block_start",
-            "index": 0,
-            "content_block": {"type": "thinking", "thinking": "", "signature": ""},
-        },
+        {"type": "content_block_start", "index": 0, "content_block": thought},
         {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "hm"}},
         {"type": "content_block_delta", "index": 0, "delta": {"type": "signature_delta", "signature": ""}},
         {"type": "content_block_stop", "index": 0},
@@ -96,12 +90,7 @@ def test_a_stream_has_the_events_of_the_api_in_their_order() -> None:
         {
             "type": "message_delta",
             "delta": {"stop_reason": "end_turn", "stop_sequence": None},
-            "usage": {
-                "input_tokens": 3,
-                "cache_creation_input_tokens": 0,
-                "cache_read_input_tokens": 10,
-                "output_tokens": 4,
-            },
+            "usage": read | {"output_tokens": 4},
         },
         {"type": "message_stop"},
     ]
@@ -270,14 +259,9 @@ def test_no_word_is_lost_wherever_the_stream_is_cut(said: list[JSON], places: li
 
 
 NAMES = ["choices", "delta", "content", "tool_calls", "usage", "error", "index", "message"]
-anything = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=4),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=3),
-    max_leaves=8,
-)
 
 
-@given(st.lists(anything, max_size=4), st.binary(max_size=20))
+@given(st.lists(json_values(NAMES), max_size=4), st.binary(max_size=20))
 def test_nothing_makes_it_raise(said: list[object], rest: bytes) -> None:
     data = stream(*said) + rest  # type: ignore[arg-type]
     answer = MessageAnswer("asked")

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 import trio
-from gguf_files import write_model
 from http_harness import CHAT, Answer, Appliance, OpenServer, chat, model
 from hub_process import FakeHub
+from known_models import known
 from msgspec import structs
 from waiting import PATIENCE, until
 
-from appliance.core.models.gguf import GgufInfo, read_gguf
-from appliance.core.models.model import Model, OwnWords
+from appliance.core.models.model import OwnWords
 from appliance.core.settings import FleetSettings
 
 STORY = "Once upon a time a small llama carried"  # what the fake says in its eight tokens
@@ -25,16 +24,6 @@ RAW = "raw mode does not support template, system, or context"
 TAKEN = "the name 'vectors' is taken by a model that was not made here; choose another"
 QUANTIZE = "'quantize' is not supported here; derive models with from, system, parameters, messages"
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
-
-
-def info_of(path: Path, **keys: str | int | bool) -> GgufInfo:
-    data = write_model(path, **keys).read_bytes()
-    return read_gguf(lambda offset, count: data[offset : offset + count], len(data))
-
-
-def known(path: Path, model_id: str, *args: str, **keys: str | int | bool) -> Model:
-    """A model whose header is known."""
-    return structs.replace(model(path, model_id, args=args), info=info_of(path.with_name(f"{model_id}.gguf"), **keys))
 
 
 def lines(answer: Answer) -> list[dict]:
@@ -93,21 +82,6 @@ async def test_generate(server: Appliance, raw: bool):
     assert "".join(record["response"] for record in records) == STORY
     assert {record["model"] for record in records} == {"ALPHA:latest"}
     assert (await ask(server, "generate", {**body, "stream": False})).json["response"] == STORY
-
-
-async def test_reasoning_and_calls_of_tools(open_server: OpenServer, fake_model: Path):
-    script = [{"reasoning": "hm", "text": "Well.", "calls": [{"name": "f", "arguments": '{"x": 1}', "id": "c1"}]}]
-    clever = known(fake_model, "alpha", "--script", json.dumps(script), tokenizer__chat_template=THINKS)
-    async with open_server(models=[clever]) as server:
-        for body in ({**ASK, "tools": [TOOL], "think": True}, {**ASK, "tools": [TOOL], "stream": False}):
-            answer = await ask(server, "chat", body)
-            records = lines(answer) if body.get("stream", True) else [answer.json]
-            thought = "".join(record["message"].get("thinking", "") for record in records)
-            assert thought == ("hm" if body.get("stream", True) else "")  # the fake's whole answers have none
-            assert said(records) == "Well."
-            [calls] = [found for record in records if (found := record["message"].get("tool_calls"))]
-            assert calls == [{"id": "c1", "function": {"index": 0, "name": "f", "arguments": {"x": 1}}}]
-            assert records[-1]["done_reason"] == "stop"
 
 
 async def test_a_model_without_tools_answers_as_if_none_were_sent(
@@ -263,7 +237,7 @@ async def test_an_unload_lets_a_generation_end(open_server: OpenServer):
 
 async def test_clients_that_wish_for_other_contexts_share_an_engine(server: Appliance):
     engines = set[int | None]()
-    for number in range(20):
+    for number in range(4):
         options = {"num_ctx": 8192 if number % 2 else 131_072, "num_gpu": number, "num_thread": 1}
         assert (await ask(server, "chat", {**ASK, "stream": False, "options": options})).status == 200
         engines.add(server.fleet.known("alpha").pid)

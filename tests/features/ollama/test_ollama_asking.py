@@ -296,12 +296,7 @@ def test_only_texts_are_rendered(messages: list[dict]):
     ]
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-1000, 1000) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=6,
-)
-DERIVED = st.dictionaries(st.text(max_size=5), JSON, max_size=3)
+DERIVED = st.dictionaries(st.text(max_size=5), json_values(), max_size=3)
 MODELS = st.lists(
     st.builds(
         Derived, name=st.text(min_size=1, max_size=8), base=st.text(max_size=8), made_at=st.just(1.5),

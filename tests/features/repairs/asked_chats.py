@@ -41,14 +41,37 @@ OF_AGENTS: Body = {
 """With the words that tools of coding agents have."""
 
 
+def of_schema(schema: Body, **more: object) -> Body:
+    """A chat with a tool whose one member has this schema."""
+    return chat(HI, tools=[function({"type": "object", "properties": {"q": schema}}, **more)])
+
+
+def in_form(schema: Body) -> Body:
+    """A chat whose answer has this form."""
+    return chat(HI, response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": schema}})
+
+
 def chat(*messages: Body, **more: object) -> Body:
     return {"messages": list(messages), "max_tokens": 3, "temperature": 0, **more}
 
 
 def looked(first: object, **more: object) -> Body:
     """A chat in which the tool was called like this."""
-    return chat(HI, say("assistant", "", tool_calls=[first]), say("tool", "42", tool_call_id="abcdefgh1"), **more)
+    return answered(say("tool", "42", tool_call_id="abcdefgh1"), first, **more)
 
+
+def answered(result: Body, *calls: object, **more: object) -> Body:
+    """A chat in which this is the last thing that was said behind calls."""
+    return chat(HI, say("assistant", "", tool_calls=[*calls] or [call()]), result, **more)
+
+
+OF_CLIENT = ("refusal", "annotations", "audio", "function_call", "parsed")
+PARSED = {
+    **call(),
+    "index": 0,
+    "function": {"name": "look", "arguments": '{"q": "x"}', "parsed_arguments": {"q": "x"}},
+}
+NOTHING: Body = {"type": "object", "properties": {}}
 
 REQUESTS: dict[str, Body] = {
     "plain": chat(HI),
@@ -107,9 +130,7 @@ REQUESTS: dict[str, Body] = {
     "null arguments": looked(call(None)),
     "object arguments": looked(call({"q": "x"})),
     "list arguments": looked(call("[1]")),
-    "null id": chat(
-        HI, say("assistant", "", tool_calls=[call(identity=None)]), say("tool", "42", tool_call_id=None), tools=TOOLS
-    ),
+    "null id": answered(say("tool", "42", tool_call_id=None), call(identity=None), tools=TOOLS),
     "no id": looked({"type": "function", "function": {"name": "look", "arguments": "{}"}}),
     "short id": looked(call(identity="a")),
     "number id": looked(call(identity=7)),
@@ -121,12 +142,8 @@ REQUESTS: dict[str, Body] = {
         say("tool", "43", tool_call_id="abcdefgh2"),
         tools=TOOLS,
     ),
-    "result of parts": chat(
-        HI,
-        say("assistant", "", tool_calls=[call()]),
-        say("tool", [{"type": "text", "text": "42"}], tool_call_id="abcdefgh1"),
-    ),
-    "result null": chat(HI, say("assistant", "", tool_calls=[call()]), say("tool", None, tool_call_id="abcdefgh1")),
+    "result of parts": answered(say("tool", [{"type": "text", "text": "42"}], tool_call_id="abcdefgh1")),
+    "result null": answered(say("tool", None, tool_call_id="abcdefgh1")),
     "reasoning and calls": chat(
         HI,
         say("assistant", "Let me see.", thinking="Hm", reasoning_content="Hm", tool_calls=[call()]),
@@ -135,75 +152,32 @@ REQUESTS: dict[str, Body] = {
     ),
     "message of OpenAI's client": chat(
         HI,
-        say(
-            "assistant",
-            "Let me see.",
-            tool_calls=[
-                {
-                    **call(),
-                    "index": 0,
-                    "function": {"name": "look", "arguments": '{"q": "x"}', "parsed_arguments": {"q": "x"}},
-                }
-            ],
-            **dict.fromkeys(("refusal", "annotations", "audio", "function_call", "parsed")),
-        ),
+        say("assistant", "Let me see.", tool_calls=[PARSED], **dict.fromkeys(OF_CLIENT)),
         say("tool", "42", tool_call_id="abcdefgh1"),
         tools=TOOLS,
         store=False,
     ),
-    "flat tools": chat(
-        HI, tools=[{"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}]
-    ),
-    "Anthropic's tools": chat(
-        HI, tools=[{"name": "look", "description": "Looks.", "input_schema": {"type": "object", "properties": {}}}]
-    ),
+    "flat tools": chat(HI, tools=[{"type": "function", "name": "look", "parameters": NOTHING}]),
+    "Anthropic's tools": chat(HI, tools=[{"name": "look", "description": "Looks.", "input_schema": NOTHING}]),
     "no parameters": chat(HI, tools=[{"type": "function", "function": {"name": "look"}}]),
     "null parameters": chat(
         HI, tools=[{"type": "function", "function": {"name": "look", "parameters": None, "strict": None}}]
     ),
     "server's tools": chat(HI, tools=[{"type": "web_search"}, function()]),
     "tool without a name": chat(HI, tools=[{"type": "function", "function": {"parameters": {}}}]),
-    "bad pattern": chat(
-        HI, tools=[function({"type": "object", "properties": {"q": {"type": "string", "pattern": "^(?=a)b"}}})]
-    ),
-    "bad pattern, strict": chat(
-        HI,
-        tools=[
-            function({"type": "object", "properties": {"q": {"type": "string", "pattern": "^(?=a)b"}}}, strict=True)
-        ],
-    ),
-    "unknown type": chat(HI, tools=[function({"type": "object", "properties": {"q": {"type": "date"}}})]),
-    "missing ref": chat(HI, tools=[function({"type": "object", "properties": {"q": {"$ref": "#/$defs/none"}}})]),
-    "remote ref": chat(
-        HI, tools=[function({"type": "object", "properties": {"q": {"$ref": "https://example.org/q"}}})]
-    ),
+    "bad pattern": of_schema({"type": "string", "pattern": "^(?=a)b"}),
+    "bad pattern, strict": of_schema({"type": "string", "pattern": "^(?=a)b"}, strict=True),
+    "unknown type": of_schema({"type": "date"}),
+    "missing ref": of_schema({"$ref": "#/$defs/none"}),
+    "remote ref": of_schema({"$ref": "https://example.org/q"}),
     "schema of an agent": chat(HI, tools=[function(OF_AGENTS)]),
-    "large bounds": chat(
-        HI, tools=[function({"type": "object", "properties": {"q": {"type": "string", "maxLength": 100000}}})]
-    ),
-    "large items": chat(
-        HI,
-        tools=[
-            function(
-                {
-                    "type": "object",
-                    "properties": {"q": {"type": "array", "items": {"type": "string"}, "minItems": 5000}},
-                }
-            )
-        ],
-    ),
+    "large bounds": of_schema({"type": "string", "maxLength": 100000}),
+    "large items": of_schema({"type": "array", "items": {"type": "string"}, "minItems": 5000}),
     "schema a list": chat(HI, tools=[function([])]),
     "json_object": chat(HI, response_format={"type": "json_object"}),
-    "json_schema": chat(HI, response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}),
-    "json_schema with bad pattern": chat(
-        HI,
-        response_format={
-            "type": "json_schema",
-            "json_schema": {
-                "name": "a",
-                "schema": {"type": "object", "properties": {"q": {"type": "string", "pattern": "(?!a)b"}}},
-            },
-        },
+    "json_schema": in_form(SCHEMA),
+    "json_schema with bad pattern": in_form(
+        {"type": "object", "properties": {"q": {"type": "string", "pattern": "(?!a)b"}}}
     ),
     "json_schema of Responses": chat(HI, response_format={"type": "json_schema", "name": "a", "schema": SCHEMA}),
     "format as text": chat(HI, response_format="json_object"),

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
+from chat_templates import write_model
 from clients import PATHS, message_in, sent
 from dialect_requests import CHATS, ONLY, REFUSED
 from http_harness import Appliance, model, open_appliance
+from known_models import read_info
 from msgspec import Struct, structs
 from neutral import DIALECTS, REQUESTS, Json, NotHere
-from templates import write_model
 
-from appliance.core.models.gguf import read_gguf
 from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.features import embedded
@@ -59,9 +59,7 @@ def bodies(dialect: str) -> Mapping[str, Json]:
 
 def random_model(folder: Path, name: str) -> Model:
     path = write_model(folder, name)
-    content = path.read_bytes()
-    info = read_gguf(lambda offset, size: content[offset : offset + size], len(content))
-    return structs.replace(model(path, name), info=info)
+    return structs.replace(model(path, name), info=read_info(path))
 
 
 def opened(models: Iterable[Model], file: Path, **settings: object):

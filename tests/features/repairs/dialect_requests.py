@@ -20,6 +20,24 @@ def _input(*items: object, **more: object) -> Json:
     return {"input": [*items, {"role": "user", "content": w("Hi")}], "max_output_tokens": 3, **more}
 
 
+def _said(role: str, *texts: str, **more: object) -> Json:
+    return _item("message", role=role, content=[_item("input_text", text=w(text)) for text in texts], **more)
+
+
+def _answered(part: Json) -> Json:
+    return _item("message", id="m", status="completed", role="assistant", content=[part])
+
+
+def _thought(*summary: Json, **more: object) -> Json:
+    return _item("reasoning", id="r", summary=list(summary), **more)
+
+
+def _look(output: object, arguments: str = "{}", **more: object) -> Json:
+    """A function that was called, and its output."""
+    called = _item("function_call", call_id="c", name="look", arguments=arguments)
+    return _input(called, _item("function_call_output", call_id="c", output=output), **more)
+
+
 def _run(kind: str, given: Json, output: object, **more: object) -> Json:
     """A call of a tool of this kind, and its output."""
     return _input(
@@ -28,21 +46,17 @@ def _run(kind: str, given: Json, output: object, **more: object) -> Json:
     )
 
 
+def _part(kind: str, **more: object) -> Json:
+    return {"input": [{"role": "user", "content": [_item(kind, **more)]}]}
+
+
 _CUSTOM: Json = {"type": "custom", "name": "patch", "description": w("Patches")}
 _GRAMMAR: Json = {**_CUSTOM, "format": {"type": "grammar", "syntax": "lark", "definition": f"start: /{w('a')}/"}}
-_FUNCTION: Json = {
-    "type": "function",
-    "name": "look",
-    "description": w("Looks"),
-    "parameters": SCHEMA,
-    "strict": False,
-}
+_PLAIN: Json = {"name": "look", "description": w("Looks"), "parameters": SCHEMA}
+_FUNCTION: Json = {"type": "function", "strict": False, **_PLAIN}
+_NAMESPACE: Json = {"type": "namespace", "name": "files", "description": w("Files"), "tools": [_FUNCTION]}
 _OF_AGENT: Json = {
-    "tools": [
-        _FUNCTION,
-        {"type": "namespace", "name": "files", "description": w("Files"), "tools": [_FUNCTION]},
-        {"type": "web_search", "external_web_access": False},
-    ],
+    "tools": [_FUNCTION, _NAMESPACE, {"type": "web_search", "external_web_access": False}],
     "tool_choice": "auto",
     "parallel_tool_calls": True,
     "reasoning": {"summary": "auto"},
@@ -52,56 +66,31 @@ _OF_AGENT: Json = {
     "extra_body": {"client_metadata": {"session_id": "s"}},
 }
 _DATA = f"data:image/png;base64,{PNG}"
+_SUMMARY: Json = {"type": "summary_text", "text": w("Hm")}
 
 RESPONSES: Mapping[str, Json] = {
     "one text": {"input": w("Hi"), "max_output_tokens": 3},
     "instructions": {"input": w("Hi"), "instructions": w("Be kind"), "max_output_tokens": 3},
     "message without a type": _input({"role": "assistant", "content": w("Hello")}),
-    "developer": _input(
-        _item("message", role="developer", content=[{"type": "input_text", "text": w("Be short")}]),
-        instructions=w("Be kind"),
-    ),
+    "developer": _input(_said("developer", "Be short"), instructions=w("Be kind")),
     "first turn of an agent": _input(
-        _item("message", id="msg_1", role="developer", content=[{"type": "input_text", "text": w("Be kind")}]),
-        _item(
-            "message",
-            id="msg_2",
-            role="developer",
-            content=[{"type": "input_text", "text": w("May write")}, {"type": "input_text", "text": w("Be short")}],
-        ),
-        _item("message", id="msg_3", role="user", content=[{"type": "input_text", "text": w("Today")}]),
+        _said("developer", "Be kind", id="msg_1"),
+        _said("developer", "May write", "Be short", id="msg_2"),
+        _said("user", "Today", id="msg_3"),
         **_OF_AGENT,
     ),
     "second turn of an agent": _input(
-        _item("message", id="msg_3", role="user", content=[{"type": "input_text", "text": w("Hi")}]),
-        _item(
-            "reasoning",
-            id="rs_0",
-            summary=[{"type": "summary_text", "text": w("Hm")}],
-            encrypted_content="plain.SG0=",
-            status="completed",
-        ),
-        _item(
-            "message",
-            id="msg_4",
-            status="completed",
-            role="assistant",
-            content=[{"type": "output_text", "text": w("I look"), "annotations": [], "logprobs": []}],
-        ),
+        _said("user", "Hi", id="msg_3"),
+        _thought(_SUMMARY, encrypted_content="plain.SG0=", status="completed"),
+        _answered({"type": "output_text", "text": w("I look"), "annotations": [], "logprobs": []}),
         _item("function_call", id="fc_2", status="completed", call_id="c", name="look", arguments='{"q": "x"}'),
         _item("function_call_output", id="fco_1", call_id="c", output=w("found")),
         **_OF_AGENT,
     ),
-    "refusal": _input(
-        _item(
-            "message", id="m", status="completed", role="assistant", content=[{"type": "refusal", "refusal": w("No")}]
-        )
-    ),
-    "thoughts with text": _input(
-        _item("reasoning", id="r", summary=[], content=[{"type": "reasoning_text", "text": w("Hm")}])
-    ),
-    "thoughts of OpenAI": _input(_item("reasoning", id="r", summary=[], encrypted_content="gAAAAabc")),
-    "thoughts hidden here": _input(_item("reasoning", id="r", summary=[], encrypted_content="plain.SG0=")),
+    "refusal": _input(_answered({"type": "refusal", "refusal": w("No")})),
+    "thoughts with text": _input(_thought(content=[{"type": "reasoning_text", "text": w("Hm")}])),
+    "thoughts of OpenAI": _input(_thought(encrypted_content="gAAAAabc")),
+    "thoughts hidden here": _input(_thought(encrypted_content="plain.SG0=")),
     "custom tool": _input(tools=[_CUSTOM]),
     "custom tool with a grammar": _input(tools=[_GRAMMAR]),
     "custom tool called": _input(
@@ -110,9 +99,7 @@ RESPONSES: Mapping[str, Json] = {
         tools=[_CUSTOM],
     ),
     "custom tool wanted": _input(tools=[_CUSTOM], tool_choice={"type": "custom", "name": "patch"}),
-    "namespace": _input(
-        tools=[{"type": "namespace", "name": "files", "description": w("Files"), "tools": [_FUNCTION]}]
-    ),
+    "namespace": _input(tools=[_NAMESPACE]),
     "search tool": _input(tools=[{"type": "web_search"}]),
     "search tool and another": _input(tools=[{"type": "web_search"}, _FUNCTION]),
     "search tool wanted": _input(tools=[{"type": "web_search"}], tool_choice={"type": "web_search"}),
@@ -120,28 +107,11 @@ RESPONSES: Mapping[str, Json] = {
         tools=[_FUNCTION, _CUSTOM],
         tool_choice={"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "look"}]},
     ),
-    "function called": _input(
-        _item("function_call", call_id="c", name="look", arguments='{"q": "x"}'),
-        _item("function_call_output", call_id="c", output=w("found")),
-        tools=[_FUNCTION],
-    ),
-    "function called with nothing": _input(
-        _item("function_call", call_id="c", name="look", arguments=""),
-        _item("function_call_output", call_id="c", output=""),
-    ),
-    "picture of a function": _input(
-        _item("function_call", call_id="c", name="look", arguments="{}"),
-        _item(
-            "function_call_output", call_id="c", output=[{"type": "input_image", "image_url": _DATA, "detail": "auto"}]
-        ),
-    ),
-    "file of a function": _input(
-        _item("function_call", call_id="c", name="look", arguments="{}"),
-        _item(
-            "function_call_output",
-            call_id="c",
-            output=[{"type": "input_file", "filename": "a.txt", "file_data": "data:text/plain;base64,SGk="}],
-        ),
+    "function called": _look(w("found"), '{"q": "x"}', tools=[_FUNCTION]),
+    "function called with nothing": _look("", ""),
+    "picture of a function": _look([{"type": "input_image", "image_url": _DATA, "detail": "auto"}]),
+    "file of a function": _look(
+        [{"type": "input_file", "filename": "a.txt", "file_data": "data:text/plain;base64,SGk="}]
     ),
     "result alone": _input(_item("function_call_output", call_id="c", output=w("found"))),
     "local shell": _run(
@@ -200,13 +170,9 @@ RESPONSES: Mapping[str, Json] = {
     "compaction": _input(_item("compaction", id="c", encrypted_content="abc")),
     "item of before": _input(_item("item_reference", id="msg_1")),
     "item of tomorrow": _input(_item("hologram", text="x")),
-    "picture by id": {
-        "input": [{"role": "user", "content": [{"type": "input_image", "file_id": "file_1", "detail": "auto"}]}]
-    },
-    "file by id": {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "file_1"}]}]},
-    "file by URL": {
-        "input": [{"role": "user", "content": [{"type": "input_file", "file_url": "https://example.org/a.pdf"}]}]
-    },
+    "picture by id": _part("input_image", file_id="file_1", detail="auto"),
+    "file by id": _part("input_file", file_id="file_1"),
+    "file by URL": _part("input_file", file_url="https://example.org/a.pdf"),
     "any JSON": _input(text={"format": {"type": "json_object"}}),
     "short words": _input(text={"verbosity": "low"}),
     "summary": _input(reasoning={"effort": "low", "summary": "auto"}),
@@ -230,10 +196,16 @@ def _ollama(*messages: object, **more: object) -> Json:
     return {"messages": [*messages, {"role": "user", "content": w("Hi")}], "stream": False, "options": options, **more}
 
 
-_OLLAMA_TOOL: Json = {
-    "type": "function",
-    "function": {"name": "look", "description": w("Looks"), "parameters": SCHEMA},
-}
+def _calls(*words: str, **more: object) -> Json:
+    called = [{"function": {"name": "look", "arguments": {"q": w(word)}}} for word in words]
+    return {"role": "assistant", "tool_calls": called, **more}
+
+
+def _found(word: str = "found", **more: object) -> Json:
+    return {"role": "tool", "content": w(word), **more}
+
+
+_OLLAMA_TOOL: Json = {"type": "function", "function": _PLAIN}
 
 OLLAMA: Mapping[str, Json] = {
     "any JSON": _ollama(format="json"),
@@ -242,22 +214,11 @@ OLLAMA: Mapping[str, Json] = {
     "options of tomorrow": _ollama(options={"mood": 1}),
     "stays": _ollama(keep_alive="5m"),
     "probabilities": _ollama(logprobs=True, top_logprobs=2),
-    "calls without results": _ollama(
-        {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "look", "arguments": {"q": w("x")}}}]}
-    ),
-    "result without a name": _ollama(
-        {"role": "assistant", "tool_calls": [{"function": {"name": "look", "arguments": {"q": w("x")}}}]},
-        {"role": "tool", "content": w("found")},
-        tools=[_OLLAMA_TOOL],
-    ),
-    "result alone": _ollama({"role": "tool", "tool_name": "look", "content": w("found")}),
+    "calls without results": _ollama(_calls("x", content="")),
+    "result without a name": _ollama(_calls("x"), _found(), tools=[_OLLAMA_TOOL]),
+    "result alone": _ollama(_found(tool_name="look")),
     "two results of one name": _ollama(
-        {
-            "role": "assistant",
-            "tool_calls": [{"function": {"name": "look", "arguments": {"q": w(each)}}} for each in "xy"],
-        },
-        *({"role": "tool", "tool_name": "look", "content": w(each)} for each in "xy"),
-        tools=[_OLLAMA_TOOL],
+        _calls("x", "y"), _found("x", tool_name="look"), _found("y", tool_name="look"), tools=[_OLLAMA_TOOL]
     ),
     "thinks hard": _ollama(think="high"),
     "empty assistant": _ollama({"role": "assistant", "content": ""}),
@@ -268,39 +229,17 @@ OLLAMA: Mapping[str, Json] = {
     "unknown role": _ollama({"role": "narrator", "content": w("It rains")}),
 }
 
-ONLY: Mapping[str, Mapping[str, Json]] = {
-    "messages": MESSAGES,
-    "responses": RESPONSES,
-    "ollama": OLLAMA,
-    "chat": CHATS,
-}
+ONLY: Mapping[str, Mapping[str, Json]] = {"messages": MESSAGES, "responses": RESPONSES, "ollama": OLLAMA, "chat": CHATS}
+OF_MESSAGES = (
+    "only a system, document by URL, document by id, picture by id, search tool wanted, servers of MCP, thread"
+)
+OF_RESPONSES = (
+    "search tool wanted, item of before, item of tomorrow, picture by id, file by id, file by URL, nothing, "
+    "in the background, the response before, conversation, prompt of OpenAI"
+)
 REFUSED: Mapping[str, frozenset[str]] = {
-    "messages": frozenset(
-        (
-            "only a system",
-            "document by URL",
-            "document by id",
-            "picture by id",
-            "search tool wanted",
-            "servers of MCP",
-            "thread",
-        )
-    ),
-    "responses": frozenset(
-        (
-            "search tool wanted",
-            "item of before",
-            "item of tomorrow",
-            "picture by id",
-            "file by id",
-            "file by URL",
-            "in the background",
-            "the response before",
-            "conversation",
-            "prompt of OpenAI",
-            "nothing",
-        )
-    ),
+    "messages": frozenset(OF_MESSAGES.split(", ")),
+    "responses": frozenset(OF_RESPONSES.split(", ")),
     "ollama": frozenset(),
     "chat": frozenset(),
 }

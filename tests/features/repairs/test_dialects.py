@@ -11,12 +11,11 @@ import pytest
 from clients import PATHS, message_in, words_in
 from corpus import bodies, table_of_dialects
 from dialect_requests import REFUSED
-from gguf_files import write_model
-from http_harness import OpenServer, model
+from http_harness import OpenServer
+from known_models import known
 from msgspec import structs
 from neutral import DIALECTS, PNG, WAV, WORD
 
-from appliance.core.models.gguf import read_gguf
 from appliance.core.models.model import Model
 
 ABLE = "{{ tools }}{{ messages }}<think></think>"
@@ -81,8 +80,6 @@ def test_the_documentation_has_the_numbers() -> None:
 
 def echo(file: Path, *, can: bool) -> Model:
     """A model whose answer is the request that its engine got. It can do everything, or nothing but talk."""
-    made = model(file, "echo", args=("--script", json.dumps([{"echo": True}])))
-    content = write_model(file.with_name("echo.gguf"), tokenizer__chat_template=ABLE if can else "{{ messages }}")
-    data = content.read_bytes()
-    info = read_gguf(lambda offset, size: data[offset : offset + size], len(data))
-    return structs.replace(made, input_modalities=("text", "image", "audio") if can else ("text",), info=info)
+    template = ABLE if can else "{{ messages }}"
+    made = known(file, "echo", "--script", json.dumps([{"echo": True}]), tokenizer__chat_template=template)
+    return structs.replace(made, input_modalities=("text", "image", "audio") if can else ("text",))

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from asked_chats import HI, LOOKED, REQUESTS, TOOLS, chat, say
+from chat_templates import SPACED, TEMPLATES
 from corpus import Outcome, check, opened, outcomes_of, random_model, row_of_dialects, status_alone, table
 from http_harness import CHAT, Appliance, OpenServer
 from neutral import DIALECTS
-from templates import SPACED, TEMPLATES
 from waiting import until
 
 from appliance.core.records.captures import CaptureBuffer

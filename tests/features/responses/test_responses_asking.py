@@ -48,6 +48,13 @@ def refused(given: object = "hi", **members: Any) -> tuple[str | None, str]:
     return caught.value.param, str(caught.value)
 
 
+def called(*calls: tuple[str, str, str], content: str = "", **more: str) -> dict[str, Any]:
+    """The turn of an assistant with these calls: their ids, names and arguments."""
+    functions = [(call_id, {"name": name, "arguments": arguments}) for call_id, name, arguments in calls]
+    made = [{"id": call_id, "type": "function", "function": function} for call_id, function in functions]
+    return {"role": "assistant", "content": content, "tool_calls": made, **more}
+
+
 # ---- items -----------------------------------------------------------------------------------------------------------
 
 
@@ -117,16 +124,13 @@ def test_the_turn_of_an_assistant_is_one_message():
         {"type": "custom_tool_call_output", "call_id": "c3", "output": "ok"},
     ) == [
         USER,
-        {
-            "role": "assistant",
-            "content": "I look.",
-            "reasoning_content": "hm",
-            "tool_calls": [
-                {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"x":1}'}},
-                {"id": "c2", "type": "function", "function": {"name": "files__read", "arguments": "{}"}},
-                {"id": "c3", "type": "function", "function": {"name": "patch", "arguments": '{"input":"a\\"\\n"}'}},
-            ],
-        },
+        called(
+            ("c1", "look", '{"x":1}'),
+            ("c2", "files__read", "{}"),
+            ("c3", "patch", '{"input":"a\\"\\n"}'),
+            content="I look.",
+            reasoning_content="hm",
+        ),
         {"role": "tool", "tool_call_id": "c1", "content": "seen"},
         {"role": "tool", "tool_call_id": "c2", "content": "t"},
         {"role": "tool", "tool_call_id": "c3", "content": "ok"},
@@ -179,37 +183,13 @@ def test_outputs_of_tools():
 
 
 def test_calls_that_only_openais_models_know_are_kept_with_their_results():
-    shell = {
-        "type": "local_shell_call",
-        "id": "i",
-        "call_id": "s",
-        "status": "completed",
-        "action": {"command": ["ls"]},
-    }
-    assert messages(USER, shell, {"type": "local_shell_call_output", "id": "s", "output": "a b"})[1:] == [
-        {
-            "role": "assistant",
-            "content": "",
-            "tool_calls": [
-                {
-                    "id": "s",
-                    "type": "function",
-                    "function": {"name": "local_shell", "arguments": '{"action":{"command":["ls"]}}'},
-                }
-            ],
-        },
-        {"role": "tool", "tool_call_id": "s", "content": "a b"},
-    ]
-    mcp = {
-        "type": "mcp_call",
-        "id": "m",
-        "name": "find",
-        "server_label": "x",
-        "arguments": '{"q":1}',
-        "output": "found",
-    }
-    call, result = messages(USER, mcp)[1:]
-    assert call["tool_calls"][0]["function"] == {"name": "find", "arguments": '{"q":1}'}
+    shell = {"type": "local_shell_call", "id": "i", "call_id": "s", "action": {"command": ["ls"]}}
+    call, result = messages(USER, shell, {"type": "local_shell_call_output", "id": "s", "output": "a b"})[1:]
+    assert call == called(("s", "local_shell", '{"action":{"command":["ls"]}}'))
+    assert result == {"role": "tool", "tool_call_id": "s", "content": "a b"}
+    mcp = {"type": "mcp_call", "id": "m", "name": "find", "server_label": "x", "arguments": '{"q":1}'}
+    call, result = messages(USER, {**mcp, "output": "found"})[1:]
+    assert call == called(("m", "find", '{"q":1}'))
     assert result == {"role": "tool", "tool_call_id": "m", "content": "found"}
     screen = {"type": "computer_call_output", "call_id": "c", "output": {"type": "x", "image_url": "data:,"}}
     assert messages(screen)[0]["content"] == [{"type": "image_url", "image_url": {"url": "data:,"}}]
@@ -219,35 +199,6 @@ def test_calls_that_only_openais_models_know_are_kept_with_their_results():
 def test_items_that_say_nothing_to_a_model_are_told(kind: str):
     read = asked([USER, {"type": kind, "id": "w"}])
     assert (json.loads(read.body)["messages"], read.ignored) == ([USER], [f"input[1] ({kind})"])
-
-
-@pytest.mark.parametrize(
-    ("item", "param"),
-    [
-        ({"type": "item_reference", "id": "msg_1"}, "input[1]"),
-        ({"type": "telepathy"}, "input[1].type"),
-        ({"type": 5}, "input[1].type"),
-        ({"content": "x"}, "input[1].role"),
-        ({"role": "critic", "content": "x"}, "input[1].role"),
-        ({"role": "user", "content": 5}, "input[1].content"),
-        ({"role": "user", "content": [5]}, "input[1].content[0]"),
-        ({"role": "user", "content": [{"type": "video"}]}, "input[1].content[0].type"),
-        ({"role": "user", "content": [{"type": "input_text"}]}, "input[1].content[0].text"),
-        ({"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}, "input[1].content[0].file_id"),
-        ({"role": "user", "content": [{"type": "input_image"}]}, "input[1].content[0].image_url"),
-        ({"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}, "input[1].content[0].file_id"),
-        ({"role": "user", "content": [{"type": "input_file", "file_url": "f"}]}, "input[1].content[0].file_url"),
-        ({"role": "user", "content": [{"type": "input_file", "file_data": "ä"}]}, "input[1].content[0].file_data"),
-        ({"role": "user", "content": [{"type": "input_file"}]}, "input[1].content[0].file_data"),
-        ({"type": "function_call", "call_id": "c", "arguments": "{}"}, "input[1].name"),
-        ({"type": "function_call", "name": "f", "arguments": "{}"}, "input[1].call_id"),
-        ({"type": "function_call_output", "output": "x"}, "input[1].call_id"),
-        ({"type": "reasoning", "summary": "x"}, "input[1].summary"),
-        ("text", "input[1]"),
-    ],
-)
-def test_a_wrong_item_is_named(item: object, param: str):
-    assert refused([USER, item])[0] == param
 
 
 # ---- tools -----------------------------------------------------------------------------------------------------------
@@ -270,72 +221,33 @@ def test_tools_become_functions():
     assert "tools" not in chat(tools=[{"type": "web_search"}])
 
 
+EVERY_TOOL = ["look", "patch", "files__read"]
+
+
+def allowed(mode: str, *tools: object) -> dict[str, object]:
+    return {"type": "allowed_tools", "mode": mode, "tools": list(tools)}
+
+
 @pytest.mark.parametrize(
     ("choice", "names", "mode"),
     [
-        (None, ["look", "patch", "files__read"], None),
-        ("auto", ["look", "patch", "files__read"], None),
-        ("none", ["look", "patch", "files__read"], "none"),
-        ("required", ["look", "patch", "files__read"], "required"),
+        (None, EVERY_TOOL, None),
+        ("auto", EVERY_TOOL, None),
+        ("none", EVERY_TOOL, "none"),
+        ("required", EVERY_TOOL, "required"),
         ({"type": "function", "name": "look"}, ["look"], "required"),
         ({"type": "function", "function": {"name": "look"}}, ["look"], "required"),
         ({"type": "function", "name": "read", "namespace": "files"}, ["files__read"], "required"),
         ({"type": "custom", "name": "patch"}, ["patch"], "required"),
-        (
-            {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "custom", "name": "patch"}, {"type": "mcp"}]},
-            ["patch"],
-            None,
-        ),
-        (
-            {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "look"}]},
-            ["look"],
-            "required",
-        ),
-        ({"type": "allowed_tools", "mode": "auto", "tools": []}, None, None),
+        (allowed("auto", {"type": "custom", "name": "patch"}, {"type": "mcp"}), ["patch"], None),
+        (allowed("required", {"type": "function", "name": "look"}), ["look"], "required"),
+        (allowed("auto"), None, None),
     ],
 )
 def test_choices_of_tools(choice: object, names: list[str] | None, mode: str | None):
     told = chat(tools=[LOOK, PATCH, FILES, {"type": "mcp"}], tool_choice=choice)
     assert [tool["function"]["name"] for tool in told.get("tools", ())] == (names or [])
     assert told.get("tool_choice") == mode
-
-
-@pytest.mark.parametrize(
-    ("choice", "param"),
-    [
-        ("any", "tool_choice"),
-        (5, "tool_choice"),
-        ({}, "tool_choice.type"),
-        ({"type": "web_search"}, "tool_choice"),
-        ({"type": "mcp", "server_label": "x"}, "tool_choice"),
-        ({"type": "function", "name": "nope"}, "tool_choice.name"),
-        ({"type": "function"}, "tool_choice.name"),
-        ({"type": "allowed_tools", "mode": "some", "tools": []}, "tool_choice.mode"),
-        ({"type": "allowed_tools", "mode": "auto"}, "tool_choice.tools"),
-        ({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "file_search"}]}, "tool_choice.tools[0]"),
-        ({"type": "allowed_tools", "mode": "required", "tools": [{"type": "mcp"}]}, "tool_choice"),
-    ],
-)
-def test_choices_that_cannot_be_kept(choice: object, param: str):
-    assert refused(tools=[LOOK, {"type": "mcp"}], tool_choice=choice)[0] == param
-
-
-@pytest.mark.parametrize(
-    ("tool", "param"),
-    [
-        (5, "tools[0]"),
-        ({"name": "x"}, "tools[0].type"),
-        ({"type": "function"}, "tools[0].name"),
-        ({"type": "function", "name": ""}, "tools[0].name"),
-        ({"type": "function", "name": "f", "parameters": []}, "tools[0].parameters"),
-        ({"type": "function", "name": "f", "strict": "yes"}, "tools[0].strict"),
-        ({"type": "function", "name": "f", "description": 5}, "tools[0].description"),
-        ({"type": "custom", "name": "f", "format": {"type": "grammar"}}, "tools[0].format.syntax"),
-        ({"type": "namespace", "name": "n", "tools": [{"type": "function"}]}, "tools[0].tools[0].name"),
-    ],
-)
-def test_a_wrong_tool_is_named(tool: object, param: str):
-    assert refused(tools=[tool])[0] == param
 
 
 # ---- the other members -----------------------------------------------------------------------------------------------
@@ -397,27 +309,75 @@ def test_what_has_no_effect_is_told():
     assert (read.echo["store"], read.echo["metadata"]) == (False, {"a": "b"})
 
 
-@pytest.mark.parametrize(
-    ("members", "param"),
-    [
-        ({"background": True}, "background"),
-        ({"previous_response_id": "resp_1"}, "previous_response_id"),
-        ({"conversation": "conv_1"}, "conversation"),
-        ({"conversation": {"id": "c"}}, "conversation"),
-        ({"prompt": {"id": "p"}}, "prompt"),
-        ({"include": [5]}, "include[0]"),
-        ({"reasoning": {"effort": 5}}, "reasoning.effort"),
-        ({"max_output_tokens": -2}, "max_output_tokens"),
-        ({"input": None}, "input"),
-        ({"input": []}, "input"),
-        ({"input": {}}, "input"),
-        ({"instructions": [5]}, "instructions[0]"),
-    ],
-)
-def test_members_that_are_refused_in_words(members: dict[str, Any], param: str):
-    body = {"model": "m", "input": "hi", **members}
+WRONG_ITEMS = [
+    ({"type": "item_reference", "id": "msg_1"}, "input[1]"),
+    ({"type": "telepathy"}, "input[1].type"),
+    ({"type": 5}, "input[1].type"),
+    ({"content": "x"}, "input[1].role"),
+    ({"role": "critic", "content": "x"}, "input[1].role"),
+    ({"role": "user", "content": 5}, "input[1].content"),
+    ({"role": "user", "content": [5]}, "input[1].content[0]"),
+    ({"role": "user", "content": [{"type": "video"}]}, "input[1].content[0].type"),
+    ({"role": "user", "content": [{"type": "input_text"}]}, "input[1].content[0].text"),
+    ({"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}, "input[1].content[0].file_id"),
+    ({"role": "user", "content": [{"type": "input_image"}]}, "input[1].content[0].image_url"),
+    ({"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}, "input[1].content[0].file_id"),
+    ({"role": "user", "content": [{"type": "input_file", "file_url": "f"}]}, "input[1].content[0].file_url"),
+    ({"role": "user", "content": [{"type": "input_file", "file_data": "ä"}]}, "input[1].content[0].file_data"),
+    ({"role": "user", "content": [{"type": "input_file"}]}, "input[1].content[0].file_data"),
+    ({"type": "function_call", "call_id": "c", "arguments": "{}"}, "input[1].name"),
+    ({"type": "function_call", "name": "f", "arguments": "{}"}, "input[1].call_id"),
+    ({"type": "function_call_output", "output": "x"}, "input[1].call_id"),
+    ({"type": "reasoning", "summary": "x"}, "input[1].summary"),
+    ("text", "input[1]"),
+]
+WRONG_CHOICES = [
+    ("any", "tool_choice"),
+    (5, "tool_choice"),
+    ({}, "tool_choice.type"),
+    ({"type": "web_search"}, "tool_choice"),
+    ({"type": "mcp", "server_label": "x"}, "tool_choice"),
+    ({"type": "function", "name": "nope"}, "tool_choice.name"),
+    ({"type": "function"}, "tool_choice.name"),
+    ({"type": "allowed_tools", "mode": "some", "tools": []}, "tool_choice.mode"),
+    ({"type": "allowed_tools", "mode": "auto"}, "tool_choice.tools"),
+    ({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "file_search"}]}, "tool_choice.tools[0]"),
+    ({"type": "allowed_tools", "mode": "required", "tools": [{"type": "mcp"}]}, "tool_choice"),
+]
+WRONG_TOOLS = [
+    (5, "tools[0]"),
+    ({"name": "x"}, "tools[0].type"),
+    ({"type": "function"}, "tools[0].name"),
+    ({"type": "function", "name": ""}, "tools[0].name"),
+    ({"type": "function", "name": "f", "parameters": []}, "tools[0].parameters"),
+    ({"type": "function", "name": "f", "strict": "yes"}, "tools[0].strict"),
+    ({"type": "function", "name": "f", "description": 5}, "tools[0].description"),
+    ({"type": "custom", "name": "f", "format": {"type": "grammar"}}, "tools[0].format.syntax"),
+    ({"type": "namespace", "name": "n", "tools": [{"type": "function"}]}, "tools[0].tools[0].name"),
+]
+WRONG_MEMBERS = [
+    ({"background": True}, "background"),
+    ({"previous_response_id": "resp_1"}, "previous_response_id"),
+    ({"conversation": "conv_1"}, "conversation"),
+    ({"conversation": {"id": "c"}}, "conversation"),
+    ({"prompt": {"id": "p"}}, "prompt"),
+    ({"include": [5]}, "include[0]"),
+    ({"reasoning": {"effort": 5}}, "reasoning.effort"),
+    ({"max_output_tokens": -2}, "max_output_tokens"),
+    ({"input": None}, "input"),
+    ({"input": []}, "input"),
+    ({"input": {}}, "input"),
+    ({"instructions": [5]}, "instructions[0]"),
+    *(({"input": [USER, item]}, place) for item, place in WRONG_ITEMS),
+    *(({"tools": [LOOK, {"type": "mcp"}], "tool_choice": choice}, place) for choice, place in WRONG_CHOICES),
+    *(({"tools": [tool]}, place) for tool, place in WRONG_TOOLS),
+]
+
+
+@pytest.mark.parametrize(("members", "param"), WRONG_MEMBERS)
+def test_what_is_wrong_is_named_by_its_place_in_words(members: dict[str, Any], param: str):
     with pytest.raises(BadRequest) as caught:
-        asked_of(body, streams=False)
+        asked_of({"model": "m", "input": "hi", **members}, streams=False)
     assert caught.value.param == param
     assert f"'{param}'" in str(caught.value)
 
@@ -436,38 +396,14 @@ def test_a_body_that_is_none():
     assert read_members(b"\xef\xbb\xbf{}") == {}
 
 
-NAMES = [
-    *(
-        "type",
-        "role",
-        "content",
-        "text",
-        "name",
-        "arguments",
-        "call_id",
-        "output",
-        "summary",
-        "tools",
-        "format",
-        "mode",
-    ),
-    *(
-        "image_url",
-        "file_data",
-        "schema",
-        "effort",
-        "encrypted_content",
-        "id",
-        "namespace",
-        "input",
-        "function",
-        "strict",
-    ),
-]
+NAMES = (
+    "type role content text name arguments call_id output summary tools format mode image_url file_data schema effort "
+    "encrypted_content id namespace input function strict"
+)
 WORDS = st.sampled_from(
     [*ITEMS, *PARTS, *TOOLS, "user", "assistant", "json_schema", "grammar", "allowed_tools", "auto"]
 )
-ANY = json_values(NAMES, text=WORDS | st.text(max_size=4))
+ANY = json_values(NAMES.split(), text=WORDS | st.text(max_size=4))
 
 
 @given(st.dictionaries(st.sampled_from([*MEMBERS, "n", "seed"]), ANY, max_size=5), ANY, st.booleans())

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import sdk_types
 import trio
+from chat_templates import write_model
 from fleet_harness import InOrder
 from http_harness import Appliance, OpenServer, model
 from msgspec import structs
-from random_models import random_dense, write_random
 
 from appliance.core.engine import EMBEDDED
 from appliance.features.embedded import available
@@ -20,40 +20,6 @@ from appliance.features.engines.found import find_engine
 
 pytestmark = pytest.mark.skipif(not available(), reason="the wheel xllamacpp is not installed")
 PATH = "/v1/responses"
-ONE_SYSTEM_MESSAGE = (
-    "{%- for m in messages -%}{%- if m.role == 'system' and not loop.first -%}"
-    "{{ raise_exception('System message must be at the beginning.') }}{%- endif -%}"
-    "{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{%- endfor -%}"
-    "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\n' }}{%- endif -%}"
-)
-QWEN_TOOLS = """{%- if tools %}
-    {{- '<|im_start|>system\\n' }}
-    {%- if messages[0].role == 'system' %}{{- messages[0].content + '\\n\\n' }}{%- endif %}
-    {{- "# Tools\\n\\n<tools>" }}
-    {%- for tool in tools %}{{- "\\n" }}{{- tool | tojson }}{%- endfor %}
-    {{- "\\n</tools>\\n\\nFor each call, return an object within <tool_call></tool_call> XML tags:\\n" }}
-    {{- '<tool_call>\\n{"name": <name>, "arguments": <object>}\\n</tool_call><|im_end|>\\n' }}
-{%- elif messages[0].role == 'system' %}{{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}
-{%- endif %}
-{%- for message in messages %}
-    {%- if message.role == "user" or (message.role == "assistant" and not message.tool_calls) %}
-        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
-    {%- elif message.role == "system" and not loop.first %}
-        {{- raise_exception('System message must be at the beginning.') }}
-    {%- elif message.role == "assistant" %}
-        {{- '<|im_start|>assistant' }}
-        {%- if message.content %}{{- '\\n' + message.content }}{%- endif %}
-        {%- for tool_call in message.tool_calls %}
-            {%- if tool_call.function is defined %}{%- set tool_call = tool_call.function %}{%- endif %}
-            {{- '\\n<tool_call>\\n{"name": "' + tool_call.name + '", "arguments": ' }}
-            {{- tool_call.arguments | tojson }}{{- '}\\n</tool_call>' }}
-        {%- endfor %}
-        {{- '<|im_end|>\\n' }}
-    {%- elif message.role == "tool" %}
-        {{- '<|im_start|>user\\n<tool_response>\\n' + message.content + '\\n</tool_response><|im_end|>\\n' }}
-    {%- endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"""
 SWITCH = {
     "type": "object",
     "properties": {"on": {"type": "boolean"}},
@@ -68,13 +34,6 @@ TOOL = {"type": "function", "name": "switch", "description": "d", "parameters": 
 def real() -> InOrder:
     """The embedded engine with one thread."""
     return InOrder(structs.replace(find_engine(EMBEDDED), seat="cpu", args=("--threads", "1")))
-
-
-def write(folder: Path, template: str) -> Path:
-    """A model with random weights and this template, which writes JSON where it has to."""
-    dense = random_dense(width=64, layers=1)
-    more = {"tokenizer.chat_template": template, "tokenizer.ggml.add_space_prefix": False}
-    return write_random(folder / "alpha.gguf", structs.replace(dense, keys={**dense.keys, **more}))
 
 
 async def test_the_first_turn_of_codex_on_a_template_with_one_system_message(
@@ -97,7 +56,7 @@ async def test_the_first_turn_of_codex_on_a_template_with_one_system_message(
         "max_output_tokens": 4,
         "stream": True,
     }
-    file = write(tmp_path, ONE_SYSTEM_MESSAGE)
+    file = write_model(tmp_path, "one-system-first")
     async with open_server(chooser=real, models=[model(file, "alpha")]) as server:
         answer = await server.good("POST", PATH, asks, patience=60)
         last = sdk_types.events(answer.body)[-1]
@@ -113,7 +72,7 @@ async def test_the_first_turn_of_codex_on_a_template_with_one_system_message(
 
 async def test_a_real_engine_reads_calls_and_results_of_tools(open_server: OpenServer, real: InOrder, tmp_path: Path):
     """A call and its result are in its prompt; the model of the tests is too silly to call a tool itself."""
-    async with open_server(chooser=real, models=[model(write(tmp_path, QWEN_TOOLS), "alpha")]) as server:
+    async with open_server(chooser=real, models=[model(write_model(tmp_path, "one-system-first"), "alpha")]) as server:
         asks: dict[str, Any] = {"model": "alpha", "instructions": "i", "tools": [TOOL, PATCH], "max_output_tokens": 3}
         items: list[Any] = [
             {"role": "user", "content": "hi"},
@@ -173,6 +132,6 @@ async def test_openais_own_client_in_a_process_of_its_own(open_server: OpenServe
         )
         assert done.returncode == 0, done.stderr.decode()
 
-    file = write(tmp_path, ONE_SYSTEM_MESSAGE)
+    file = write_model(tmp_path, "one-system-first")
     async with open_server(chooser=real, models=[model(file, "alpha")]) as server:
         await ask(server)
