@@ -20,6 +20,7 @@ from engine_folders import Lie, Listed, make_build, pack, tell
 from fake_nvml_library import build as build_nvml
 from hub_process import FakeHub
 from program import ANY_PORT, COMMAND, Server, StartServer, answer, fresh_environment
+from serving import two_sizes
 from waiting import wait
 
 if sys.platform == "win32":
@@ -309,6 +310,12 @@ class Proving:
     def ended_well(self) -> Any:
         assert self.process.wait(60) == 0, self._errors.read_text()
         return json.loads(self._output.read_text())
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[FakeHub]:
+    with two_sizes(tmp_path, monkeypatch) as running:
+        yield running
 
 
 @pytest.fixture
