@@ -78,7 +78,7 @@ def test_the_verbs(server: Server, file: ConfigFile, command: Command) -> None:
 
 
 def check_explained(server: Server, file: ConfigFile, command: Command) -> None:
-    """What verbs tell of the file is what the server makes of it."""
+    """Verbs tell of the file as the server reads it."""
     explain = Command(command.capfd, ("config",), ("--config", str(file.path)))
     assert explain.good("check") == "OK: 3 models\n"
     shown = explain.json("show")["models"]

@@ -13,7 +13,7 @@ from appliance.core.models.model import Model
 
 
 def read_info(path: Path) -> GgufInfo:
-    """What the program reads of a small model file."""
+    """The facts that the program reads from a small model file."""
     content = path.read_bytes()
     return read_gguf(lambda offset, count: content[offset : offset + count], len(content))
 

@@ -131,7 +131,7 @@ DEATHS = {"die_after_tokens": 3, "die_mid_record": "true"}, {"die_after_tokens":
 @pytest.mark.parametrize("faults", [FAULTS, *((death,) for death in DEATHS), ({"slow_prompt": 0.3},)], ids=str)
 async def test_whatever_its_engine_does(open_server: OpenServer, stream: bool, faults: tuple[dict[str, Any], ...]):
     """Answer, activity row and counters are those of a request that has a task."""
-    ping_after = 0.1 if "slow_prompt" in faults[0] else PATIENCE  # who was pinged is told otherwise of a failure
+    ping_after = 0.1 if "slow_prompt" in faults[0] else PATIENCE  # a pinged client reads a failure in its stream
     async with open_server(ping_after=ping_after) as server:
         for fault in faults:
             await compare_ways(server, chat(stream=stream, **fault), fault)

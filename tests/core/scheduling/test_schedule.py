@@ -362,7 +362,7 @@ def test_hundreds_of_random_requests_are_told_of(seed: int, policy: Policy, limi
     """Every eviction and every refusal is in the timeline once, with the reason of its decision."""
     world, chance = Fleet(), random.Random(seed)
     world.begin(policy, limits)
-    while world.number < 100:
+    while world.number < 200:
         ticket = world.request(chance.choice(MODELS))
         match chance.randrange(8):
             case 0 | 1 if starting := [m for m, state in world.running.items() if state == "starting"]:

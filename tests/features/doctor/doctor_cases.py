@@ -259,7 +259,7 @@ def damaged(build: Installed, damage: str) -> Installed:
 
 
 def lately(**known: object) -> Facts:
-    """Of each kind one thing has happened."""
+    """One thing of each kind has happened."""
     return facts(lately=convert({name: [each] for name, each in known.items()}, Lately))
 
 

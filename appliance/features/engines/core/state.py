@@ -179,13 +179,18 @@ def _chosen(state: EngineState, event: EngineChosen) -> EngineState:
 
 
 def _forgotten(state: EngineState, digests: Collection[str] | None) -> EngineState:
-    """Without what is known of builds with these digests; None: of any."""
-    facts = {name: getattr(state, name) for name in ("proofs", "probations", "listed", "contexts")}
-    kept = {
-        name: tuple(one for one in known if digests is not None and one.digest not in digests)
-        for name, known in facts.items()
-    }
-    return structs.replace(state, **kept)
+    """Return the state without the facts about builds with these digests; None: about any."""
+
+    def kept(known: tuple[F, ...]) -> tuple[F, ...]:
+        return tuple(one for one in known if digests is not None and one.digest not in digests)
+
+    return structs.replace(
+        state,
+        proofs=kept(state.proofs),
+        probations=kept(state.probations),
+        listed=kept(state.listed),
+        contexts=kept(state.contexts),
+    )
 
 
 def _with(fact: F, known: tuple[F, ...]) -> tuple[F, ...]:
