@@ -23,9 +23,6 @@ from appliance.store.versions import restored
 VERSION = 1
 """Kept in ``user_version``; a later program wrote a file with a higher one. llama-swap leaves it at 0."""
 
-BUSY_MS = 2000
-"""Milliseconds that a statement waits for another process that writes to the same file."""
-
 _SCHEMA = """
 CREATE TABLE activity (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -116,7 +113,7 @@ def open_memory() -> sqlite3.Connection:
     return connection
 
 
-def open_file(path: Path, busy_ms: int = BUSY_MS) -> sqlite3.Connection:
+def open_file(path: Path, busy_ms: int) -> sqlite3.Connection:
     """Open or create the file. Raises UsageError, with its name and the remedy, when it cannot be used."""
     _check_place(path)
     try:
@@ -162,7 +159,7 @@ def make_private(path: Path) -> None:
             log.warning("%s could be read by other users; now only you can", file)
 
 
-def _connect(name: str, busy_ms: int = BUSY_MS) -> sqlite3.Connection:
+def _connect(name: str, busy_ms: int = 0) -> sqlite3.Connection:
     # Trio's worker threads come and go; the caller sees to it that they take turns.
     return sqlite3.connect(name, timeout=busy_ms / 1000, check_same_thread=False)
 

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import trio
 from msgspec import UNSET, structs
@@ -26,11 +26,14 @@ from appliance.core.records.cache_misses import MAX_NAME, CacheRoom, CacheUse, C
 from appliance.core.records.captures import Capture, CaptureBuffer
 from appliance.core.records.ended import EndedRequest, parts_text
 from appliance.core.records.progress import client_words
-from appliance.store.activity import Activity, ActivityTable
+from appliance.store.activity import Activity
 from appliance.traffic.packing import Load, Packer
 from appliance.traffic.record import Record, RecordingSink
 from appliance.traffic.request import Request, Sink
 from appliance.trio_parts import beside, persist
+
+if TYPE_CHECKING:
+    from appliance.store.activity_table import ActivityTable
 
 PAUSE = 0.05
 """Seconds between two looks whether the loop has time for what waits to be written down."""

@@ -293,6 +293,18 @@ def test_who_has_connected_before_the_end_is_answered(serve: StartServer) -> Non
     assert server.wait(20) == 0
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_server_at_rest_has_loaded_nothing_that_nobody_asked_for(serve: StartServer) -> None:
+    """SQLite alone takes 1.8 MB of it: rows and entries in memory wait for a question."""
+    server = serve()
+    maps = Path(f"/proc/{server.process.pid}/maps")
+    for path in ("/health", "/v1/models", "/running"):
+        assert http(server, "GET", path).status == 200
+    assert "sqlite" not in maps.read_text("utf-8")
+    assert http(server, "GET", "/api/history").status == 200
+    assert "sqlite" in maps.read_text("utf-8")
+
+
 def test_clients_that_leave_free_the_model(server: Server) -> None:
     """The engine has four slots; eight endless answers that nobody wants any more must not keep a ninth waiting."""
     with contextlib.ExitStack() as stack:

@@ -38,8 +38,8 @@ from appliance.core.records.activity import Row, Tokens
 from appliance.core.versions import StepDone, UpdateBegun
 from appliance.features.embedded import available
 from appliance.features.engines.shelf import StateFile
-from appliance.store.activity import ActivityTable
 from appliance.store.activity_schema import open_file
+from appliance.store.activity_table import ActivityTable
 from appliance.store.model_files import taken_in
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -527,7 +527,7 @@ def test_years_of_models(play: Play, serve_file: ServeFile) -> None:
 
 def test_years_of_requests(play: Play, serve_file: ServeFile, file: ConfigFile, tmp_path: Path) -> None:
     store = tmp_path / "activity.db"
-    table, now = ActivityTable(open_file(store), None), datetime.now(UTC)
+    table, now = ActivityTable(open_file(store, 2000), None), datetime.now(UTC)
     table.add(
         [
             Row(

@@ -28,8 +28,9 @@ from waiting import PATIENCE, SOON, until
 from appliance.core.records.activity import SORT_KEYS, Query, Row, Tokens, histogram
 from appliance.errors import Busy, UsageError
 from appliance.store import activity as store
-from appliance.store.activity import MAX_WAITING, ActivityTable, open_activity
+from appliance.store.activity import MAX_WAITING, open_activity
 from appliance.store.activity_schema import VERSION, open_file, open_memory
+from appliance.store.activity_table import ActivityRows, ActivityTable
 from appliance.trio_parts import WriteBehind
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -312,7 +313,7 @@ from appliance.store.activity_schema import open_file
 os.setuid(int(sys.argv[1]))
 for name in ("new.db", "old.db"):
     try:
-        open_file(Path(name))
+        open_file(Path(name), 2000)
     except UsageError as error:
         print(error)
 """
@@ -362,10 +363,10 @@ async def test_rows_wait_while_another_process_has_locked_the_file(tmp_path: Pat
 async def test_a_question_to_a_locked_file_is_refused_for_now(tmp_path: Path):
     """Where the file system has no shared memory, SQLite cannot use WAL, and a writer locks out readers."""
     path = tmp_path / "activity.db"
-    open_file(path).close()
+    open_file(path, 50).close()
     connection = sqlite3.connect(path, timeout=0.05, check_same_thread=False)
     assert connection.execute("PRAGMA journal_mode = DELETE").fetchone() == ("delete",)
-    activity = store.Activity(ActivityTable(connection, None), 0, path, 10, WriteBehind())
+    activity = store.Activity(ActivityRows(ActivityTable(connection, None), path, 10), 0, 10, WriteBehind())
     with closing(sqlite3.connect(path, isolation_level=None)) as holder:
         holder.execute("BEGIN EXCLUSIVE")
         activity.add(row())

@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import secrets
-import sqlite3
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
@@ -292,6 +291,8 @@ class Conversations:
         path = self._path
         if path is None:
             raise Forbidden("this server keeps no conversations; start it without --no-conversations")
+        import sqlite3  # not at the top: it takes 1.5 MB of a server whose page nobody opens
+
         try:
             store = await self._open(path)
             return await trio.to_thread.run_sync(work, store, limiter=self._turn)

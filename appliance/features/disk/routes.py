@@ -22,7 +22,6 @@ from appliance.http.control.answers import is_trusted, json_answer
 from appliance.http.control.routes import Routes
 from appliance.http.kernel import Kernel
 from appliance.http.route_facts import RouteFacts
-from appliance.store.activity import ActivityTable
 from appliance.traffic.targets import refresh
 from appliance.trio_parts import Memo
 
@@ -45,7 +44,7 @@ def disk_routes(kernel: Kernel) -> Routes:
         going = tuple(one for one in owners.supply.snapshot() if one.state != "finished")
         last_used: dict[str, datetime] = {}
         with suppress(Busy):  # another program has locked the log: the answer comes without
-            last_used = await recorder.read(ActivityTable.last_used)
+            last_used = await recorder.read(lambda table: table.last_used())
         told = structs.replace(
             table,
             models=tuple(

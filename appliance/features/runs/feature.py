@@ -6,7 +6,7 @@ Its owner opens behind the fleet, with the kernel's box of tools. The MCP server
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from appliance.core.config.types import Config
     from appliance.core.turns.tasks import TaskEnd, Tell
+    from appliance.features.runs.store import RunStore
     from appliance.http.control.routes import Routes
     from appliance.http.kernel import Kernel
     from appliance.traffic.targets import Targets
@@ -29,12 +30,15 @@ WORDS = "Run agent tasks on the running server, and list, follow, answer and can
 async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
     """Runs are stored in the file of the activity log, where the configuration names one."""
     from appliance.features.runs.owner import open_agents
-    from appliance.features.runs.store import open_run_store
 
-    log = ground.settings.config.store if ground.settings.config is not None else None
+    kept: AbstractAsyncContextManager[RunStore | None] = nullcontext()
+    if ground.settings.config is not None and (log := ground.settings.config.store) is not None:
+        from appliance.features.runs.store import open_run_store  # with SQLite
+
+        kept = open_run_store(Path(log.path))
     runs, ping_after = ground.config.runs, ground.settings.http.ping_after
     async with (
-        open_run_store(Path(log.path) if log is not None else None) as store,
+        kept as store,
         open_agents(runs, ground.inward, ground.tools, ground.fleet, store, ping_after=ping_after) as agents,
     ):
 

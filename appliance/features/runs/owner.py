@@ -19,13 +19,13 @@ from appliance.core.runs.inward import Asker
 from appliance.core.tools.box import Toolbox
 from appliance.errors import BadRequest, Conflict, NotFound, ShuttingDown, WorkerFailed
 from appliance.features.runs.record import ModelRuns, PastRun, RunRecord, WorkerState, WorkerStatus, given_up
-from appliance.features.runs.store import RunStore
 from appliance.fleet.owner import Fleet
 from appliance.trio_parts import beside, every
 
 if TYPE_CHECKING:
     from appliance.features.runs.record import Clocks
     from appliance.features.runs.run import AgentRun, RequestedRun
+    from appliance.features.runs.store import RunStore
 
 SAVE_EVERY = 1.0  # seconds between two looks for runs whose output has grown
 MAX_KEPT = 256 << 20  # bytes of all results that are kept, not counting the newest one

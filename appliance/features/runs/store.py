@@ -87,14 +87,11 @@ class RunStore:
 
 
 @asynccontextmanager
-async def open_run_store(path: Path | None) -> AsyncGenerator[RunStore | None]:
-    """Open the runs in this file, which the activity log has opened before; None without one.
+async def open_run_store(path: Path) -> AsyncGenerator[RunStore]:
+    """Open the runs in this file, which the activity log has opened before.
 
     Raises UsageError, never in a group, for a file that cannot be used. Leaving the block writes waiting rows.
     """
-    if path is None:
-        yield None
-        return
     store = RunStore(*await trio.to_thread.run_sync(_open, path), path)
     try:
         async with beside(partial(persist, "writing runs down", store.write)):

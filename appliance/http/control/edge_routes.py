@@ -23,7 +23,6 @@ from appliance.http.errors import JSON_TYPE
 from appliance.http.kernel import Get, Kernel
 from appliance.http.route_facts import MAX_CONTROL_BODY
 from appliance.http.way.context import RequestContext
-from appliance.store.activity import ActivityTable
 from appliance.traffic.request import Request, send_whole
 from appliance.traffic.targets import refresh
 
@@ -122,7 +121,7 @@ class EdgeRoutes:
         states = {entry.id: entry.status.value for entry in listed}
         last_used: dict[str, datetime] = {}
         with suppress(Busy):  # another program has locked the log: the list comes without
-            last_used = await self._traffic.recorder.read(ActivityTable.last_used)
+            last_used = await self._traffic.recorder.read(lambda table: table.last_used())
         engine, room, estimate = self._fleet.launches.engine, self._fleet.room(), self._fleet.estimate
         manual = engine.manual if engine is not None else None
 

@@ -26,8 +26,8 @@ from appliance.features.contexts.core.cache import (
     seated,
 )
 from appliance.features.contexts.routes import cache_answer
-from appliance.store.activity import ActivityTable
 from appliance.store.activity_schema import open_memory
+from appliance.store.activity_table import ActivityTable
 
 START = 1_800_000_000
 

@@ -34,8 +34,8 @@ from appliance.features.speed.rules import (
     marks,
     parse_speed_question,
 )
-from appliance.store.activity import ActivityTable
 from appliance.store.activity_schema import open_memory
+from appliance.store.activity_table import ActivityTable
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 ENDS = st.integers(0, 1 << 33)
