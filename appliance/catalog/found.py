@@ -371,7 +371,7 @@ def _below(root: Path, name: str, left: list[str]) -> Iterator[FoundModel]:
     for folder, names in tree[1:]:
         found += models_of(folder.relative_to(root).as_posix(), folder, names, "models_dir")
     yield from found
-    if len(files) == len(found) == len(tree):
+    if not skipped and len(found) == sum(len(names) for _, names in tree):
         return  # one file, one model: nothing is left
     used = {path for model in found for path in (*model.files, model.mmproj, model.draft)}
     for folder, file in ((folder, file) for folder, names in tree for file in model_files(names)):

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import pytest
 from gguf_files import COMMIT
 from gguf_files import cached_repository as hub
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from two_users import STRANGER, acting_as, open_folder
 
@@ -99,6 +99,7 @@ def test_a_models_folder(tmp_path: Path, write_model):
         max_size=9,
     )
 )
+@example([(["a"], "x-Q4_K_M", ".gguf"), (["a"], "x-Q4_K_M", ".GGUF"), (["a", "a"], "x-Q4_K_M", ".gguf")])
 def test_every_file_of_a_deep_folder_is_a_model_or_is_reported(files: list[tuple[list[str], str, str]]) -> None:
     with TemporaryDirectory() as folder:
         root, paths = Path(folder) / "models", list[Path]()
