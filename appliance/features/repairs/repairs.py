@@ -15,7 +15,10 @@ from appliance.features.repairs.core.abilities import ROUTES, has_no_tools, unab
 from appliance.traffic.metrics import Metrics
 
 if TYPE_CHECKING:
-    from appliance.features.repairs.refused import RefusedChat
+    from appliance.http.way.hooks import Repairing
+
+_CHATS = ROUTES | {"/apply-template"}
+_TOKENS = frozenset(("/tokenize", "/detokenize"))
 
 
 class _Known(Struct):
@@ -47,10 +50,10 @@ class Repairs:
         return bool(known.names) or (known.has_no_tools and b'"tools"' in body)
 
     def holds(self, route: str, model: Model, build: str) -> bool:
-        held = route in ROUTES and self._is_on(model)
-        if held and has_no_tools(model):
+        is_on = self._is_on(model)
+        if is_on and route in _CHATS and has_no_tools(model):
             self._known_of(model, build)
-        return held
+        return is_on and (route in _CHATS or route in _TOKENS)
 
     def unable(self, route: str, model: Model, body: bytes) -> BadRequest | None:
         return unable(route, model, self._arguments, body) if self._is_on(model) else None
@@ -66,15 +69,17 @@ class Repairs:
             known = self._known[model.id, build] = _Known(started_with(model), has_no_tools(model))
         return known
 
-    def begin(self, route: str, model: Model, build: str, body: bytes) -> RefusedChat | None:
+    def begin(self, route: str, model: Model, build: str, body: bytes) -> Repairing | None:
         if not self.holds(route, model, build):
             return None
+        from appliance.features.repairs.refused import RefusedChat, RefusedTokens  # with all repairs, not for the start
+
+        if route in _TOKENS:
+            return RefusedTokens(body)
         known = self._known.get((model.id, build))
         if known is not None and known.made_of != started_with(model):
             del self._known[model.id, build]
             known = None
-        from appliance.features.repairs.refused import RefusedChat  # with all repairs, which no start needs
-
         return RefusedChat(model, body, known.names if known is not None else (), partial(self._helped, model, build))
 
     def _helped(self, model: Model, build: str, names: Sequence[str], kept: Sequence[str]) -> None:

@@ -102,6 +102,34 @@ async def test_a_refusal_of_no_known_kind_passes_byte_for_byte(real: Appliance) 
     assert answer.error["message"] == "top_logprobs requires logprobs to be set to true"
 
 
+NO_TOKEN = "(the model has no token with this number)"
+BESIDE_CHATS: tuple[tuple[str, dict[str, object], str], ...] = (
+    ("/detokenize", {"tokens": [10**10]}, NO_TOKEN),
+    ("/detokenize", {"tokens": [-1]}, NO_TOKEN),
+    ("/detokenize", {"tokens": "x"}, ""),
+    ("/tokenize", {"content": [99_999], "with_pieces": True}, NO_TOKEN),
+    ("/tokenize", {"content": [["x"]]}, ""),
+    ("/apply-template", {**REQUESTS["plain"], "tools": 5}, "(a tool looks like"),
+    ("/apply-template", {"messages": 5}, ""),
+    ("/apply-template", REQUESTS["no role"], "(each message needs a role)"),
+)
+
+
+async def test_a_mistake_in_a_question_about_texts_is_a_400_in_words(real: Appliance) -> None:
+    for path, asked, words in BESIDE_CHATS:
+        for _ in range(2):  # while it loads, and by the fast path
+            answer = await real.ask("POST", path, {"model": "no-tools", **asked})
+            assert (answer.status, answer.error["type"]) == (400, "invalid_request_error"), (path, asked)
+            assert words in answer.error["message"]
+    assert (await real.good("POST", "/detokenize", {"model": "no-tools", "tokens": [5]})).json["content"]
+
+
+async def test_a_template_is_shown_with_the_messages_that_it_gets(real: Appliance) -> None:
+    shown = await real.ask("POST", "/apply-template", {"model": "one-system-first", **LATE})
+    assert (shown.status, shown.header("x-appliance-repaired")) == (200, "system-first")
+    assert shown.json["prompt"].index("Be short.") < shown.json["prompt"].index("Hi")
+
+
 @pytest.mark.parametrize("what", ["tools required", "tool named"])
 async def test_a_call_cannot_be_required_of_a_model_without_tools(real: Appliance, what: str) -> None:
     for _ in range(2):  # while it loads, and by the fast path

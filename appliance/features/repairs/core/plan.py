@@ -252,12 +252,13 @@ def final(body: bytes, first: Refused) -> Refused:
     chat = decoded(_Chat, body)
     given = {"tools": chat.tools} if chat is not None and chat.tools is not UNSET else {}
     why = (tools.strict_problem(given) if "tool-schemas" in reason.repairs else None) or reason.words
-    said = messages.raw(f"{message_of(first)} ({why})")
-    edits = [_edit("error.message", said)]
-    if first.status >= 500:
+    return as_mistake(first, why)
+
+
+def as_mistake(refused: Refused, why: str) -> Refused:
+    """Return the refusal as one of a mistake of the client: with a status below 500, and ``why`` in its message."""
+    edits = [_edit("error.message", messages.raw(f"{message_of(refused)} ({why})"))]
+    if refused.status >= 500:
         edits += [_edit("error.code", b"400"), _edit("error.type", INVALID)]
-    return Refused(
-        400 if first.status >= 500 else first.status,
-        first.headers,
-        apply_edits(first.content, edits),
-    )
+    status = 400 if refused.status >= 500 else refused.status
+    return Refused(status, refused.headers, apply_edits(refused.content, edits))
