@@ -1,8 +1,7 @@
-"""The bodies of one request that an engine may refuse: of a chat, and of texts and their tokens."""
+"""The bodies of one request that an engine may refuse: of a chat, or of a question about texts."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 
 from appliance.core.exchange import Refused
@@ -10,17 +9,13 @@ from appliance.core.models.model import Model
 from appliance.features.repairs.core.abilities import has_no_tools, has_tools
 from appliance.features.repairs.core.plan import (
     Attempt,
-    as_mistake,
+    blamed,
     final,
     kept_names,
-    message_of,
     next_try,
     reason_of,
     repaired,
 )
-
-_NO_TOKEN = re.compile("vector::_M_range_check|invalid vector subscript|vector\\Z")
-"""The words of C++'s libraries for a number with nothing behind it; llama-server says them of tokens, with a 500."""
 
 
 class RefusedChat:
@@ -48,19 +43,18 @@ class RefusedChat:
         self._helped(self.names, kept_names(self._tried, self.names))
 
 
-class RefusedTokens:
-    """A `Repairing` without repairs: a number that no token has is the client's mistake."""
+class RefusedQuestion:
+    """A `Repairing` without repairs: of tokens, embeddings and ranks, only the blame for a refusal can be wrong."""
 
     names: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
 
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, route: str, body: bytes) -> None:
+        self._route = route
         self.body = body
 
     def next_after(self, refused: Refused) -> Refused:
-        if refused.status < 500 or not _NO_TOKEN.match(message_of(refused)):
-            return refused
-        return as_mistake(refused, "the model has no token with this number")
+        return blamed(self._route, refused)
 
     def helped(self) -> None:
         """Nothing was changed."""

@@ -11,14 +11,14 @@ from msgspec import Struct
 from appliance.core.config.types import Config
 from appliance.core.models.model import Model, started_with
 from appliance.errors import BadRequest
-from appliance.features.repairs.core.abilities import ROUTES, has_no_tools, unable
+from appliance.features.repairs.core.abilities import EMBEDDINGS, RANKS, ROUTES, TOKENS, has_no_tools, unable
 from appliance.traffic.metrics import Metrics
 
 if TYPE_CHECKING:
     from appliance.http.way.hooks import Repairing
 
 _CHATS = ROUTES | {"/apply-template"}
-_TOKENS = frozenset(("/tokenize", "/detokenize"))
+_QUESTIONS = frozenset((*TOKENS, *EMBEDDINGS, *RANKS))
 
 
 class _Known(Struct):
@@ -53,7 +53,7 @@ class Repairs:
         is_on = self._is_on(model)
         if is_on and route in _CHATS and has_no_tools(model):
             self._known_of(model, build)
-        return is_on and (route in _CHATS or route in _TOKENS)
+        return is_on and (route in _CHATS or route in _QUESTIONS)
 
     def unable(self, route: str, model: Model, body: bytes) -> BadRequest | None:
         return unable(route, model, self._arguments, body) if self._is_on(model) else None
@@ -72,10 +72,13 @@ class Repairs:
     def begin(self, route: str, model: Model, build: str, body: bytes) -> Repairing | None:
         if not self.holds(route, model, build):
             return None
-        from appliance.features.repairs.refused import RefusedChat, RefusedTokens  # with all repairs, not for the start
+        from appliance.features.repairs.refused import (
+            RefusedChat,
+            RefusedQuestion,
+        )  # with all repairs, not for the start
 
-        if route in _TOKENS:
-            return RefusedTokens(body)
+        if route in _QUESTIONS:
+            return RefusedQuestion(route, body)
         known = self._known.get((model.id, build))
         if known is not None and known.made_of != started_with(model):
             del self._known[model.id, build]

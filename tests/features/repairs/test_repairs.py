@@ -334,7 +334,7 @@ def test_tools_stay_tools_where_the_template_knows_some(template: str, kept: tup
 def test_other_routes_configured_servers_and_what_is_switched_off_are_left_alone() -> None:
     repairs, of = Repairs(Metrics()), model("{{ messages }}")
     assert repairs.holds("/v1/chat/completions", of, "b1")
-    assert not repairs.holds("/v1/embeddings", of, "b1")
+    assert not repairs.holds("/v1/audio/speech", of, "b1")
     assert not repairs.holds("/v1/chat/completions", structs.replace(of, config=ModelConfig(cmd="x")), "b1")
     assert repairs.holds("/v1/chat/completions", structs.replace(of, config=ModelConfig(cmd="x", engine="auto")), "b1")
     repairs.adopt(Config(repair_messages=False))

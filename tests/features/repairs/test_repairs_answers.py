@@ -12,11 +12,14 @@ from asked_chats import HI, LOOKED, REQUESTS, TOOLS, chat, say
 from chat_templates import SPACED, TEMPLATES
 from corpus import Outcome, check, opened, outcomes_of, random_model, row_of_dialects, status_alone, table
 from http_harness import CHAT, Appliance, OpenServer
+from msgspec import structs
 from neutral import DIALECTS
 from waiting import until
 
+from appliance.core.models.model import Model
 from appliance.core.records.captures import CaptureBuffer
 from appliance.features.embedded import available
+from appliance.features.repairs.core.abilities import EMBEDDINGS
 
 pytestmark = pytest.mark.skipif(not available(), reason="the wheel xllamacpp is not installed")
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "repairs.md"
@@ -115,13 +118,29 @@ BESIDE_CHATS: tuple[tuple[str, dict[str, object], str], ...] = (
 )
 
 
+async def told_its_mistake(server: Appliance, model: str, path: str, asked: dict[str, object], words: str) -> None:
+    for _ in range(2):  # while it loads, and by the fast path
+        answer = await server.ask("POST", path, {"model": model, **asked})
+        assert (answer.status, answer.error["type"]) == (400, "invalid_request_error"), (path, words)
+        assert words in answer.error["message"]
+
+
 async def test_a_mistake_in_a_question_about_texts_is_a_400_in_words(real: Appliance) -> None:
     for path, asked, words in BESIDE_CHATS:
-        for _ in range(2):  # while it loads, and by the fast path
-            answer = await real.ask("POST", path, {"model": "no-tools", **asked})
-            assert (answer.status, answer.error["type"]) == (400, "invalid_request_error"), (path, asked)
-            assert words in answer.error["message"]
+        await told_its_mistake(real, "no-tools", path, asked, words)
     assert (await real.good("POST", "/detokenize", {"model": "no-tools", "tokens": [5]})).json["content"]
+
+
+async def test_so_is_one_in_a_question_for_embeddings_or_ranks(models: dict[str, Model]) -> None:
+    """An embedding takes all of a text in one batch, and this text has more tokens than the whole context."""
+    plain, text, longer = models["no-tools"], "word " * 10_000, "(a text has more tokens"
+    words = {"embeds": ("--embeddings", "--pooling", "mean"), "ranks": ("--rerank",)}
+    both = [structs.replace(plain, id=name, args=more) for name, more in words.items()]
+    async with opened(both, Path(plain.path)) as server:
+        for path in EMBEDDINGS[:3]:
+            await told_its_mistake(server, "embeds", path, {"input": text}, longer)
+        asked: dict[str, object] = {"query": "a", "documents": ["b"], "top_n": -1}
+        await told_its_mistake(server, "ranks", "/v1/rerank", asked, "(top_n may not be below 0)")
 
 
 async def test_a_template_is_shown_with_the_messages_that_it_gets(real: Appliance) -> None:

@@ -20,9 +20,12 @@ ROUTES = frozenset(
     for prefix in ("", "/v1", "/v/v1", "/v")
 )
 """They make text."""
+TOKENS = ("/tokenize", "/detokenize")
+EMBEDDINGS = ("/embedding", "/embeddings", "/v1/embeddings", "/v/embeddings")
+RANKS = tuple(f"{prefix}/rerank{end}" for prefix in ("", "/v1", "/v") for end in ("", "ing"))
 _ANSWERS = {
-    **dict.fromkeys(("/embedding", "/embeddings", "/v1/embeddings", "/v/embeddings"), "embedding"),
-    **dict.fromkeys((f"{prefix}/rerank{end}" for prefix in ("", "/v1", "/v") for end in ("", "ing")), "rerank"),
+    **dict.fromkeys(EMBEDDINGS, "embedding"),
+    **dict.fromkeys(RANKS, "rerank"),
     **dict.fromkeys(("/v1/audio/transcriptions", "/audio/transcriptions"), "audio"),
     **dict.fromkeys(ROUTES, "generation"),
 }

@@ -17,6 +17,7 @@ from appliance.core.bodies.json_text import JsonEdit, apply_edits, parse_path
 from appliance.core.exchange import Refused
 from appliance.core.lenient_json import decoded
 from appliance.features.repairs.core import contents, messages, tools
+from appliance.features.repairs.core.abilities import EMBEDDINGS, RANKS, TOKENS
 from appliance.features.repairs.core.messages import Messages
 
 OF_MESSAGES: dict[str, Callable[[Messages], Messages]] = {
@@ -137,6 +138,23 @@ OF_TEMPLATES = (
     _reason("", *OF_MESSAGES, kept=False),
 )
 """The reasons of templates, by patterns for their own words: the first that is found counts."""
+OF_QUESTIONS = (
+    (
+        TOKENS,
+        re.compile(r"\Avector::_M_range_check|\Ainvalid vector subscript|\Avector\Z"),
+        "the model has no token with this number",
+    ),
+    (
+        (*EMBEDDINGS, *RANKS),
+        re.compile("too large to process"),
+        "a text has more tokens than the engine reads at once; send it in parts, or give the model a larger "
+        "--ubatch-size and --batch-size",
+    ),
+    (RANKS, re.compile(r"\Avector::_M_default_append|\Avector too long|\Avector\Z"), "top_n may not be below 0"),
+)
+"""The mistakes that llama-server answers with a 500 on routes without a chat: also in the words of three C++ libraries
+for a number that is out of range.
+"""
 _RAISED = re.compile(r"jinja exception: (.*)|while executing .*error: (.*)", re.IGNORECASE | re.DOTALL)
 
 
@@ -252,10 +270,17 @@ def final(body: bytes, first: Refused) -> Refused:
     chat = decoded(_Chat, body)
     given = {"tools": chat.tools} if chat is not None and chat.tools is not UNSET else {}
     why = (tools.strict_problem(given) if "tool-schemas" in reason.repairs else None) or reason.words
-    return as_mistake(first, why)
+    return _as_mistake(first, why)
 
 
-def as_mistake(refused: Refused, why: str) -> Refused:
+def blamed(route: str, refused: Refused) -> Refused:
+    """Return the client's answer for a refused question about texts; the same object where the engine itself failed."""
+    said = message_of(refused) if refused.status >= 500 else ""
+    why = next((words for routes, pattern, words in OF_QUESTIONS if route in routes and pattern.search(said)), None)
+    return refused if why is None else _as_mistake(refused, why)
+
+
+def _as_mistake(refused: Refused, why: str) -> Refused:
     """Return the refusal as one of a mistake of the client: with a status below 500, and ``why`` in its message."""
     edits = [_edit("error.message", messages.raw(f"{message_of(refused)} ({why})"))]
     if refused.status >= 500:
