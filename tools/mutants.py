@@ -74,14 +74,17 @@ MEMORY = 4 << 30
 ROOMS = {
     "catalog": "catalog http/test_model_feed.py features/downloads",
     "cli": "cli",
-    "core": "core/test_*.py store/test_unpacking.py features/metrics/test_hardware.py http/test_relay.py",
+    "core": "core/test_*.py platform/test_machine.py store/test_unpacking.py features/metrics/test_hardware.py "
+    "http/test_relay.py",
     "core/config": "features/config_editing/test_secret_places.py",
     "core/llama": "features/stand_in features/ollama/test_ollama.py",
-    "core/models": "features/fit/test_fit_estimate.py features/fit/test_fit_plan.py features/stand_in",
+    "core/models": "features/downloads/test_downloads.py features/fit/test_fit_estimate.py "
+    "features/fit/test_fit_plan.py features/stand_in",
     "core/runs": "features/plugins/test_chain.py cli/test_server_verbs.py",
     "core/tools": "features/tools",
     "core/turns": "features/runs/test_run_routes.py features/tools/test_chat_tools.py",
     "engines": "features/engines",
+    "features/conversations": "store/test_version_file.py",
     "fleet": "owners children/test_fleet*.py features/fit "
     "children/test_port_holders.py children/test_configured.py http/test_loading.py features/metrics",
     "http": "http/test_errors.py http/test_shutdown.py",

@@ -10,13 +10,22 @@ from functools import partial
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from appliance.core.answers.families import is_over
 from appliance.core.answers.faults import fault_in
+from appliance.core.bodies.json_text import JSON
+from appliance.core.bodies.keep_alive import FOR_EVER, seconds_of
+from appliance.core.engine import Engine, same_start
 from appliance.core.findings import LONGEST, one_line
 from appliance.core.followers import Followers
 from appliance.core.machine_look import threads_for
-from appliance.core.records.history import Happening, HistoryQuery, NoTimeline
+from appliance.core.models.download import Location, WantedModel, parse_location
+from appliance.core.records.history import Happening, HistoryQuery, NoTimeline, refusal
+from appliance.core.reported import build_id
+from appliance.core.scheduling.effects import Foresight
+from appliance.core.tools.box import NoTools
+from appliance.errors import BadRequest, Busy
 
 CORES = st.integers(1, 256)
 
@@ -93,7 +102,7 @@ def test_a_timeline_that_keeps_nothing_has_followers_too() -> None:
         ("Failed to load image or audio file", "media"),
         ("Failed to parse tool call arguments as JSON: [json.exception.parse_error.101] ...", "arguments"),
         ("Failed to parse messages: [json.exception.type_error.302] type must be string, but is null", "messages"),
-        ("Missing tool function", "tools"),
+        ("MISSING TOOL FUNCTION", "tools"),
         ("unsupported content[].type", "part"),
         ("[json.exception.type_error.302] type must be array, but is string", "member"),
         ("'messages' is required", "member"),
@@ -105,3 +114,55 @@ def test_a_timeline_that_keeps_nothing_has_followers_too() -> None:
 )
 def test_which_sentences_of_llama_server_are_about_a_mistake_of_the_clients(said: str, fault: str | None) -> None:
     assert fault_in(said) == fault
+
+
+@pytest.mark.parametrize(
+    ("asked", "seconds"),
+    [(None, None), (-1, FOR_EVER), (-0.5, FOR_EVER), (0, 0.0), (7, 7.0), ("-1m", FOR_EVER), ("1m", 60.0)],
+)
+def test_how_long_a_model_is_to_stay(asked: JSON, seconds: float | None) -> None:
+    assert seconds_of(asked) == seconds
+
+
+def test_processes_start_alike_unless_command_files_or_arguments_differ() -> None:
+    one = Engine(name="a", backend="cpu", version=None, command=("a",), source="here")
+    assert same_start(one, structs.replace(one, gpus={"CUDA0": "gpu0"}, id="x"))
+    for change in ({"command": ("b",)}, {"digest": "b"}, {"args": ("--device", "b")}):
+        assert not same_start(one, structs.replace(one, **change))
+
+
+@pytest.mark.parametrize(
+    ("build", "shown"),
+    [("", ""), ("embedded", "embedded"), ("linux-x64-cpu/b1", "linux-x64-cpu/b1"), ("/home/me/server", "a program")],
+)
+def test_the_path_of_a_program_is_not_reported(build: str, shown: str) -> None:
+    assert build_id(build) == shown
+
+
+def test_a_refusal_counts_as_one_request_unless_there_are_more() -> None:
+    assert [refusal("m", Busy("x"), *more).requests for more in ((), (3,))] == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("foresight", "room"),
+    [
+        (Foresight(), "free"),
+        (Foresight(goes=("a",)), "idle"),
+        (Foresight(goes=("a",), held=("a",)), "none"),
+        (Foresight(refused=Busy("x")), "none"),
+    ],
+)
+def test_the_room_that_a_model_would_find(foresight: Foresight, room: str) -> None:
+    assert foresight.room == room
+
+
+def test_where_there_are_no_tools_none_can_be_named() -> None:
+    assert NoTools().select(["*", "mcp:*"]) == ()
+    with pytest.raises(BadRequest, match="no tool 'clock'"):
+        NoTools().select(["*", "clock"])
+
+
+@pytest.mark.parametrize("path", ["datasets/o/r/resolve/main/a.gguf", "o/a.gguf", "o/r/resolve/main"])
+def test_an_address_of_the_hub_that_is_no_models_file_is_fetched_as_it_is(path: str) -> None:
+    assert isinstance(parse_location(f"https://huggingface.co/{path}", None), Location)
+    assert isinstance(parse_location("https://huggingface.co/o/r/blob/main/a.gguf", None), WantedModel)

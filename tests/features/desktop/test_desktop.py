@@ -273,7 +273,10 @@ def test_each_condition_has_its_lines_its_properties_and_its_picture(condition: 
     assert tray.properties(tray.ITEM, shown)["ToolTip"][1][3] == shown.in_words  # type: ignore[index]
     assert "Version" in tray.properties(tray.MENU, shown)
     assert tray.properties("org.freedesktop.DBus.Peer", shown) == {}
-    encodes("u(ia{sv}av)", tray.answer(tray.MENU, "GetLayout", (0, -1, []), shown, 1).reply[1])  # type: ignore[index]
+    (whole, line) = (tray.answer(tray.MENU, "GetLayout", (of, -1, []), shown, 1).reply[1] for of in (0, 1))  # type: ignore[index]
+    encodes("u(ia{sv}av)", whole)
+    assert whole[1][1] == {"children-display": ("s", "submenu")}
+    assert line == (1, (1, {}, []))
     enabled = {item.action for item in tray.menu(shown) if item.enabled and item.label}
     assert ("start" in enabled) != ("stop" in enabled) or condition == "elsewhere"
     picture = tray.icon(condition)

@@ -210,6 +210,8 @@ async def test_a_server_with_an_alias_of_no_use_does_not_start(
     ("config", "words"),
     [
         ("aliases: {a: b}\nmodels: {a: {cmd: x}}\n", "'a' is the id of a model, which the alias would hide"),
+        ("aliases: {a: ' '}\n", "aliases.a: has nothing on one side"),
+        ("aliases: {'': a}\n", "has nothing on one side"),
         ("aliases: {a: b}\nmodels: {b: {cmd: x, aliases: [a]}}\n", "'a' is an alias of 'b'"),
         ("aliases: {'': b}\n", "write NAME: MODEL"),
     ],
