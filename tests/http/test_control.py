@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import math
-import re
 from pathlib import Path
 
-import pytest
 import trio
 from http_harness import CHAT, Answer, Appliance, OpenServer, chat, model
 from waiting import SOON, until
 
-from appliance import __version__
 from appliance.catalog.sources import ModelFolders
 from appliance.platform.poller import LOOK_EVERY, Poller
-
-BROWSER = [("Accept", "text/html,*/*;q=0.8")]
-"""Clients of Ollama's API ask for anything, and are told that somebody is there."""
 
 
 async def test_the_list_has_llama_servers_shape(open_server: OpenServer, fake_model: Path):
@@ -127,61 +121,6 @@ async def test_a_log_stream_with_a_long_history_does_not_hold_up_others(server: 
         await reader.send("GET", "/logs/stream/alpha")
         await reader.head()
         assert (await server.ask("GET", "/health")).status == 200
-
-
-async def test_the_page_is_served_with_its_files_and_a_strict_policy(open_server: OpenServer):
-    async with open_server(api_keys=("k",)) as server:
-        for path, folder in (("/", "./ui/assets/"), ("/ui/", "./assets/")):
-            answer = await server.good("GET", path, headers=BROWSER)
-            policy = answer.header("content-security-policy") or ""
-            assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
-            assert "unsafe" not in policy
-            names = re.findall(rf'(?:src|href)="{re.escape(folder)}([^"]+)"', answer.body.decode())
-            assert len(names) >= 3
-        for name in names:
-            plain = await server.good("GET", f"/ui/assets/{name}")
-            if name.endswith((".js", ".css")):
-                assert "immutable" in (plain.header("cache-control") or "")
-        for other in ("nothing.js", "%2e%2e%2findex.html", ".hidden"):
-            assert (await server.ask("GET", f"/ui/assets/{other}")).status == 404
-    async with open_server(api_prefix="/a/b") as server:
-        assert (await server.ask("GET", "/", headers=BROWSER)).header("location") == "/a/b/ui/"
-        assert b'src="./assets/' in (await server.ask("GET", "/a/b/ui/")).body
-
-
-async def test_the_status_page_is_html_without_script_and_escapes_everything(open_server: OpenServer, fake_model: Path):
-    bad = model(fake_model, "<script>alert(1)</script>", error="<b>broken</b>")
-    async with open_server(models=[bad]) as server:
-        answer = await server.ask("GET", "/ui/status")
-        page = answer.body.decode()
-        assert page.startswith("<!doctype html>")
-        assert "<script" not in page
-        assert "<b>" not in page
-        assert "&lt;script&gt;" in page
-        assert f"127.0.0.1:{server.port}" in page
-        assert "http://localhost/v1" in page
-        policy = answer.header("content-security-policy") or ""
-        assert policy.startswith("default-src 'none'; style-src 'sha256-")
-        assert (await server.ask("HEAD", "/ui/status")).status == 200
-    async with open_server(page=False) as server:
-        assert (await server.ask("GET", "/ui/status")).status == 404
-        assert (await server.ask("GET", "/", headers=BROWSER)).status == 404
-
-
-@pytest.mark.parametrize("more", [{}, {"single": "alpha"}])
-async def test_what_belongs_to_the_page_is_public(open_server: OpenServer, more: dict[str, str]):
-    async with open_server(api_keys=("k",), **more) as server:
-        worker = await server.ask("GET", "/sw.js")
-        assert (worker.status, worker.header("content-type")) == (200, "text/javascript; charset=utf-8")
-        assert b"registration.unregister()" in worker.body
-        assert (await server.ask("GET", "/_app/version.json")).json == {"version": __version__}
-        manifest = await server.ask("GET", "/manifest.webmanifest")
-        assert manifest.header("content-type") == "application/manifest+json; charset=utf-8"
-        assert (await server.ask("GET", f"/{manifest.json['icons'][0]['src']}")).status == 200
-        assert (await server.ask("POST", "/sw.js", b"")).status in (401, 404)
-    async with open_server(page=False, **more) as server:
-        for path in ("/sw.js", "/_app/version.json", "/manifest.webmanifest"):
-            assert (await server.ask("GET", path)).status == 404
 
 
 async def test_single_mode_is_one_llama_server(open_server: OpenServer, fake_model: Path):
