@@ -16,6 +16,7 @@ from appliance.errors import UsageError
 from appliance.features.engines.core.builds import (
     AvailableBuild,
     Catalogue,
+    EngineOffer,
     InstallWish,
     Release,
     check_entry,
@@ -26,6 +27,7 @@ from appliance.features.engines.core.builds import (
     suited,
     unmet,
 )
+from appliance.features.engines.verbs.here import offer_in_words
 
 LOOK = MachineLook(platform="linux-x64", system="Linux 6.1", environment="native", cpu="A processor")
 CARD = Gpu(vendor="NVIDIA", name="GTX", driver="nvidia", driver_version="550.54.14", compute="8.6")
@@ -233,3 +235,13 @@ def test_a_card_that_nothing_uses_is_offered_the_first_build_that_runs_or_told_w
             assert offer.build in [one.id for one in able]
         elif any(one.platform == "linux-x64" and one.backend in order for one in entries):
             assert offer.problems
+
+
+def test_an_offer_says_the_command_the_size_and_why_it_is_no_better() -> None:
+    none = EngineOffer(card="A")
+    assert offer_in_words(none) == "A computes nothing here, and no listed build can use it"
+    why = structs.replace(none, problems=("no libc", "no driver"))
+    assert offer_in_words(why).endswith("can use it (no libc; no driver)")
+    found = EngineOffer(card="A", word="cuda12", build="linux-x64-cuda12/b9")
+    assert offer_in_words(found).endswith(": linux-x64-cuda12/b9 can use it; 'engines install cuda12'")
+    assert ", 1.0 GB;" in offer_in_words(structs.replace(found, size=10**9))

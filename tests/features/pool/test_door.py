@@ -6,6 +6,7 @@ import socket
 import ssl
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from ipaddress import ip_address
 from pathlib import Path
 
 import msgspec
@@ -278,3 +279,9 @@ async def test_it_goes_to_the_peer_that_is_there(free_port: Callable[[], int]):
             assert await websocket.receive() == "hello"
             assert {status.id: status.busy for status in peers.snapshot()} == {"gone": 0, "well": 1}
             await websocket.close(Close(1000))
+
+
+def test_other_boxes_are_told_no_address_that_leads_them_to_themselves() -> None:
+    found = [ip_address(each) for each in owner_module.own_addresses()]
+    assert found == [ip_address("127.0.0.1")] or not any(each.is_loopback or each.is_link_local for each in found)
+    assert found
