@@ -25,7 +25,7 @@ from appliance.core.records.history import Happening, HistoryQuery, NoTimeline, 
 from appliance.core.reported import build_id
 from appliance.core.scheduling.effects import Foresight
 from appliance.core.tools.box import NoTools
-from appliance.errors import BadRequest, Busy
+from appliance.errors import BadRequest, Busy, ModelFailedToStart
 
 CORES = st.integers(1, 256)
 
@@ -166,3 +166,10 @@ def test_where_there_are_no_tools_none_can_be_named() -> None:
 def test_an_address_of_the_hub_that_is_no_models_file_is_fetched_as_it_is(path: str) -> None:
     assert isinstance(parse_location(f"https://huggingface.co/{path}", None), Location)
     assert isinstance(parse_location("https://huggingface.co/o/r/blob/main/a.gguf", None), WantedModel)
+
+
+def test_a_failure_ends_with_the_last_lines_of_the_log_if_there_are_some() -> None:
+    assert [ModelFailedToStart("m", "it died", lines).tail for lines in ((), ("a", "b"))] == [
+        "",
+        "; its last log lines:\n  a\n  b",
+    ]

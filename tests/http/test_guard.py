@@ -243,6 +243,7 @@ def test_cors(origins: str, origin: str | None, allowed: str | None):
     given = [("Origin", origin)] if origin is not None else []
     headers = dict(guard.cors_headers(request(*given)))
     assert headers.get(b"Access-Control-Allow-Origin") == (None if allowed is None else allowed.encode())
+    assert headers.get(b"Vary") == (None if origin is None else b"Origin")  # no cache gives it to another page
     assert b"Access-Control-Allow-Methods" not in headers
     preflight = dict(guard.cors_headers(request(*given, method="OPTIONS")))
     assert preflight[b"Access-Control-Allow-Credentials"] == b"true"

@@ -7,11 +7,13 @@ import json
 
 import fake_dialects as fake
 import pytest
+from cutting import cut
 from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.core.answers.families import Family
 from appliance.core.answers.forms import Begun, Torn, events_of, whole_of
+from appliance.core.answers.translate import ChatRecords
 from appliance.core.bodies.json_text import JSON, JsonObject
 from appliance.core.bodies.sse import Decoder, ErrorInfo, SseEvent, encode
 
@@ -193,3 +195,27 @@ def test_no_response_fails_that_has_not_begun(said: bytes):
     begun = Begun()
     begun.feed(said)
     assert begun.failed(BROKEN) == b""
+
+
+RECORDS = st.sampled_from(
+    [
+        b"data: a\n\n",
+        b"data: {}\n\n",
+        b"data: b",
+        b"data:c\n\n",
+        b"\n",
+        b"\r\n\r\n",
+        b": d\n\n",
+        b"event: e\ndata: f\n\n",
+    ]
+)
+
+
+@given(st.lists(st.lists(RECORDS, max_size=4).map(b"".join)), st.lists(st.integers(0, 60), max_size=5))
+def test_a_translator_reads_the_same_records_however_they_come(chunks: list[bytes], at: list[int]) -> None:
+    whole = b"".join(chunks)
+    records = [event.data for event in Decoder().feed(whole)]
+    for pieces in (chunks, cut(whole, at)):
+        reader = ChatRecords()
+        read = [each for piece in pieces for each in reader.feed(piece)]
+        assert [each if isinstance(each, str) else each.decode() for each in read] == records
