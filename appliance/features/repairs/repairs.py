@@ -72,10 +72,8 @@ class Repairs:
     def begin(self, route: str, model: Model, build: str, body: bytes) -> Repairing | None:
         if not self.holds(route, model, build):
             return None
-        from appliance.features.repairs.refused import (
-            RefusedChat,
-            RefusedQuestion,
-        )  # with all repairs, not for the start
+        # With all repairs, which no start needs.
+        from appliance.features.repairs.refused import RefusedChat, RefusedQuestion
 
         if route in _QUESTIONS:
             return RefusedQuestion(route, body)
