@@ -23,4 +23,6 @@ def asked_context(info: GgufInfo | None, argv: Sequence[str]) -> int:
     Without the option it is what the model was trained for, as in llama-server. The plan at the start may set less.
     """
     trained = (info.context_length if info is not None else None) or 0
+    if not trained:
+        return 0  # a list of 1,000 models whose files are elsewhere reads no command
     return min(said_context(argv) or trained, trained)
