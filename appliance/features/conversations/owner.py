@@ -291,7 +291,7 @@ class Conversations:
         path = self._path
         if path is None:
             raise Forbidden("this server keeps no conversations; start it without --no-conversations")
-        import sqlite3  # not at the top: it takes 1.5 MB of a server whose page nobody opens
+        import sqlite3  # not at the top: it takes 1.8 MB of a server whose page nobody opens
 
         try:
             store = await self._open(path)

@@ -48,7 +48,6 @@ class HistoryTable:
         except sqlite3.Error as error:
             self._connection.close()
             raise unusable(path or Path(), error) from error
-
         self.written = int(last)
         """The id of the last entry that is in the table."""
 
