@@ -136,9 +136,11 @@ def secret_places(words: Sequence[str]) -> Iterator[Place]:
         else:
             leads = _LEAD.search(word) is not None and PurePosixPath(word).name in _LEADS
             leading = leads or (leading and word.startswith("-"))
-        if before in _HEADER or (word.startswith("-H") and ":" in word):
-            yield from _rest(number, word, word.find(":") + 1)
         option, _, value = word.partition("=")
+        if option in _ENVIRONMENT and (variable := _ASSIGNED.match(value)):
+            yield from _rest(number, word, len(option) + 1 + variable.end())
+        if before in _HEADER or ((option in _HEADER or word.startswith("-H")) and ":" in word):
+            yield from _rest(number, word, word.find(":") + 1)
         joined = value if option in _LOGGED_IN else word[2:] if word.startswith("-u") else ""
         if _USER.match(word if before in _LOGGED_IN else joined):
             yield number, 0, len(word)

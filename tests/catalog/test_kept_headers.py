@@ -126,6 +126,17 @@ def carry_out(folder: Folder, step: tuple[object, ...]) -> None:
     folder.catalog = folder.started()
 
 
+def test_facts_are_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("appliance.catalog.headers.SETTLED", 0)  # every file counts as old enough
+    path, facts = tmp_path / "x.gguf", tmp_path / "facts"
+    path.write_bytes(model("xx"))
+    catalog = catalog_of(tmp_path, facts)
+    catalog.scan()
+    facts.unlink()
+    catalog.scan()
+    assert not facts.exists(), "nothing was new"
+
+
 @given(st.lists(steps, min_size=8, max_size=25))
 def test_a_listing_is_what_a_fresh_look_says(drawn: list[tuple[object, ...]]):
     with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:

@@ -46,6 +46,7 @@ def test_ls_says_which_models_fit_and_what_is_wrong(cli: Command, tmp_path: Path
     assert [row.split()[0] for row in rows] == names
     assert [any(word in row for row in rows) for word in (" fits ", " will not fit ")] == [True, True]
     assert "broken cannot be used: " in shown.err
+    assert "service" not in shown.err
     assert str(tmp_path / "models") in shown.err
     assert "\x1b" not in shown.out + shown.err
     models = {model["id"]: model for model in cli.json("ls")["models"]}

@@ -23,7 +23,11 @@ def printed(spelled: list[str], value: str, words: str) -> str:
 EXPLAINED = st.sampled_from(["use --port or --never instead", "(default: 7)", "(env: LLAMA_ARG_X)", "--port wins", ""])
 
 
-@given(st.lists(st.sampled_from(FLAGS), unique=True), st.none() | st.integers(1, 65535), st.data())
+@given(
+    st.lists(st.sampled_from(FLAGS), unique=True),
+    st.none() | st.sampled_from([1, 65535]) | st.integers(1, 65535),
+    st.data(),
+)
 def test_the_options_and_the_port_of_a_build_are_read_from_its_help(
     chosen: list, port: int | None, data: st.DataObject
 ):

@@ -55,6 +55,20 @@ def test_counts_switches_and_addresses(name: str, value: JSON, told: JSON):
 
 
 @pytest.mark.parametrize(
+    ("word", "secret"),
+    [
+        ("api_key=abc", "abc"),
+        ("http://host/?api_key=abc&b=1", "abc&b=1"),
+        ("api_key=", ""),
+        ("api_key=true", ""),
+        ("api_key=//x", ""),
+    ],
+)
+def test_a_secret_within_a_word_goes_to_its_end(word: str, secret: str):
+    assert {word[start:end] for start, end in secrets.secrets_within(word)} == ({secret} if secret else set())
+
+
+@pytest.mark.parametrize(
     "piece", ["x", "a_", "a=", "://", "a://b:", "a ", "{{ x }}\n", "'", "\\", '"a":1,', "key=", "-u"]
 )
 def test_a_long_word_costs_little(piece: str):

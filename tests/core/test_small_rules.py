@@ -20,6 +20,7 @@ from appliance.core.engine import Engine, same_start
 from appliance.core.findings import LONGEST, one_line
 from appliance.core.followers import Followers
 from appliance.core.machine_look import threads_for
+from appliance.core.memory import DeviceUse
 from appliance.core.models.download import Location, WantedModel, parse_location
 from appliance.core.records.history import Happening, HistoryQuery, NoTimeline, refusal
 from appliance.core.reported import build_id
@@ -39,6 +40,12 @@ def test_a_message_is_its_first_line_and_never_too_long(text: str) -> None:
     assert one_line("x" * (LONGEST + 1)).endswith("x...")
     if lines and len(lines[0]) <= LONGEST:
         assert one_line(text) == lines[0]
+
+
+def test_what_a_device_holds_is_all_of_its_kinds() -> None:
+    use = DeviceUse(model=1, cache=2, compute=4, output=8)
+    assert use.total == 15
+    assert (use + use).total == 30
 
 
 @example(8, 4, 300)

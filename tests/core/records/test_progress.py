@@ -187,6 +187,7 @@ def test_the_row_has_the_parts_in_words_where_more_than_one_engine_was_asked():
         ({"streaming": False}, -1),
         ({"streaming": False, "usage": Usage(tokens=Tokens(), answer_ms=3000.0)}, 7000),
         ({"streaming": False, "usage": Usage(tokens=Tokens(), answer_ms=30000.0)}, 0),
+        ({"streaming": False, "usage": Usage(tokens=Tokens(), answer_ms=0.0)}, 10000),
     ],
 )
 def test_the_first_token_of_a_good_answer(facts: dict[str, object], milliseconds: int):

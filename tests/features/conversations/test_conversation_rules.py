@@ -229,6 +229,12 @@ def test_the_folded_form_of_a_part_is_a_part_of_the_folded_form(text: str, data:
         assert folded(shown.partition("\2")[2].partition("\3")[0]).strip()
 
 
+def test_an_excerpt_begins_near_the_first_word_that_is_there():
+    shown = excerpt("x" * 1000 + "needle" + "y" * 1000, ["needle", "absent"])
+    assert shown.startswith("…")
+    assert "\2needle\3" in shown
+
+
 def test_a_database_of_whole_words_is_taken_over(tmp_path: Path):
     path = tmp_path / "conversations.db"
     with closing(ConversationStore(path, 1 << 30)) as store:

@@ -26,6 +26,7 @@ from doctor_cases import (
     WELL,
     config,
     facts,
+    lately,
     probation,
     proof,
     ranked,
@@ -55,6 +56,15 @@ def said(finding: Finding) -> str:
 
 def test_a_healthy_machine_has_nothing_at_all() -> None:
     assert diagnose(WELL) == []
+
+
+@pytest.mark.parametrize("kind", ["failed", "refused"])
+@pytest.mark.parametrize(("ended", "count", "is_said"), [(50, 5, True), (51, 5, False), (4, 4, False), (5, 5, True)])
+def test_a_part_of_the_requests_has_to_fail_and_more_than_a_few(
+    kind: str, ended: int, count: int, is_said: bool
+) -> None:
+    known = lately(requests={"model": "qwen", "last": "odd", "ended": ended, "failed": 0, "refused": 0, kind: count})
+    assert [finding.id for finding in diagnose(known)] == [f"requests-{kind.replace('failed', 'fail')}"] * is_said
 
 
 @pytest.mark.parametrize(

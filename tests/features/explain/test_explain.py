@@ -18,6 +18,7 @@ from swap_harness import Configure
 from appliance.core.engine import EMBEDDED
 from appliance.core.records.captures import CaptureBuffer
 from appliance.features.engines.found import find_engine
+from appliance.features.explain.rules import SHOWN
 
 ChatMessage = dict[str, object]
 TOOL = {"type": "function", "function": {"name": "read_file", "parameters": {"type": "object"}}}
@@ -113,6 +114,8 @@ async def test_the_place_that_broke_the_cache(open_server: OpenServer) -> None:
         assert "It is 10:41. Be brief." in found["before"]
         assert "It is 10:42. Be brief." in found["now"]
         assert found["at"] == json.dumps(user("It is 10:4")).index("10:4") + 4
+        assert found["before"].partition("10:41")[2] == found["now"].partition("10:42")[2]
+        assert len(found["now"]) == found["at"] + SHOWN // 2, "as much follows the place as is shown before one"
         await server.good("POST", CHAT, talk("It is 10:42. " + "Be brief. " * 40, tools=[TOOL]))
         assert (await explained(server))["differs"]["where"].startswith("tools, "), "there were none"
         changed = {**TOOL, "function": {"name": "write_file"}}

@@ -79,6 +79,8 @@ def test_a_plan_says_why():
     assert (said.word, nowhere.word, nowhere.gpu_layers) == ("partly: 4 of 9 layers", "fits", 0)
     none = planned({RAM: BIG, "gpu0": 20 * MIB})
     assert (none.verdict, none.gpu_layers) == ("partly", 0)
+    assert "no layer on a GPU" in none.why
+    assert f"{partly.gpu_layers} of 9 layers on GPUs" in partly.why
     target = planned({RAM: BIG, "gpu0": GIB + 200 * MIB}, reserve=GIB).flags
     assert target[-2:] == ("--fit-target", "1024")
 
