@@ -6,9 +6,11 @@
 A mutant is one change that an operator of cosmic-ray makes: `<` becomes `<=`, `and` becomes `or`, a condition gets a
 `not`, a number is one more. The seed draws the places, as many in each room as it has lines; pure code and the files of
 the last hundred commits count twice. A worker for each core has a copy of the checkout and a process that has imported
-what the tests import from elsewhere. The tests of a room run once as they are, and coverage notes which of them run
-which line; that is kept until a file of the room or of its tests changes. Then the worker forks for each mutant, and
-runs the tests that run its line, the quickest first, until one fails.
+what the tests import from elsewhere. Tests run once as they are, and coverage notes which of them run which line, also
+in the processes that they start; that is kept until one of these files changes. Then the worker forks for each mutant,
+and runs tests until one fails: those of its room that run its line, the quickest first; in a sample of the whole
+program then those of other rooms that run it; and while there is time, the others of its room, for a process that was
+killed has noted nothing.
 
 The share of mutants killed in each room stands in docs/reliability.md. The exit status is 1 if a room is below its
 share by more than chance. A mutant that no test can see belongs in mutants_equivalent.toml, with the reason.
@@ -50,12 +52,13 @@ from typing import Any, NamedTuple
 
 import psutil
 import pytest
-from msgspec import DecodeError, Struct, json
+from msgspec import Raw, Struct, json
 
 try:
     from cosmic_ray.ast import ast_nodes, get_ast
     from cosmic_ray.operators.provider import OperatorProvider
     from coverage import Coverage
+    from coverage.exceptions import NoDataError
 except ImportError:
     sys.exit("first: .venv/bin/pip install --no-deps --require-hashes -r requirements/mutants.txt")
 
@@ -65,7 +68,9 @@ WORKERS = min(2, len(os.sched_getaffinity(0)))
 OF_ROOM = 24
 """Mutants for ``--room``: three minutes are enough for them."""
 SECONDS, MOST = 20.0, 400
-"""So long a mutant's tests may take without it, and so many they may be; the quickest are taken."""
+"""So long the tests of a mutant's room may take without it, and so many they may be; those of others the same again."""
+BATCH = 12
+"""So many files of tests are watched at once, of one folder."""
 CACHE = ROOT / ".cache" / "mutants"
 CHANCE = 10
 """By so many of a hundred one draw may differ from another one."""
@@ -119,9 +124,11 @@ SENSIBLE = re.compile(rf".*Operator_({SWAPS})|AddNot|Replace\w+With\w+|Exception
 PROVIDER = OperatorProvider()
 OPERATORS = {name: PROVIDER[name]() for name in PROVIDER if SENSIBLE.fullmatch(name)}
 ROOM = re.compile(r"appliance/((?:(?:core|http|features)/)?[^/.]+(?=/)|(?:core|http)(?=/)|)")
-NOT_HERE = re.compile(r"/(windows|machine_windows|machine_macos)\w*\.py|/__main__\.py|/node_modules/")
+NOT_HERE = re.compile(r"/(windows|win32|machine_windows|machine_macos)\w*\.py|/__main__\.py|/node_modules/")
 """Files of other systems, which no test runs here."""
-UNSEEN = re.compile(r"^(from|import|assert)\b|\blog\.\w+\(|TYPE_CHECKING|sys\.platform|strict=|__name__")
+UNSEEN = re.compile(
+    r"^(from|import|assert)\b|\blog\.\w+\(|TYPE_CHECKING|sys\.platform|strict=|__name__|kqueue|kevent|FSCTL"
+)
 ELSEWHERE = re.compile(r"sys\.platform == .(win32|darwin)")
 TYPE_OR_TEXT = re.compile(r"(None|[A-Z][a-z]\w*|str|bytes|int|float|dict|list|tuple|type)$|[bfr]*[\"']|,")
 """What stands beside an operator that calculates nothing."""
@@ -276,29 +283,36 @@ def begin(folder: str) -> None:
 
 
 class Seen(Struct):
-    """What the tests of a room run, unchanged. A test has pytest's node id."""
+    """What some tests run, unchanged."""
 
-    key: str
-    """Of the files that it was found with."""
-    seconds: dict[str, float]
-    """What each test takes that passes."""
-    lines: dict[str, dict[int, list[str]]]
-    """File, line, and the tests that run it; "" is the import."""
+    tests: dict[str, float]
+    """Pytest's node ids, and what each takes in seconds that passes."""
+    lines: dict[str, Raw]
+    """Of each file, JSON of its lines with the tests that run them, as places in ``tests``; -1 is an import."""
     imported: list[str]
     """Modules from elsewhere."""
 
 
 class Watch:
-    """A plugin of pytest that finds what is `Seen`."""
+    """A plugin of pytest that finds what is `Seen`, here and in processes that tests start."""
 
-    def __init__(self, key: str, files: Sequence[str]) -> None:
-        self.key = key
-        self.coverage = Coverage(data_file=None, include=files, messages=False)
+    def __init__(self, files: Sequence[str]) -> None:
         self.seconds: dict[str, float] = {}
+        self.data, self.files = Path("../coverage").resolve(), [str(Path(file).resolve()) for file in files]
+        begin = Path("../begin").resolve()
+        begin.mkdir(exist_ok=True)
+        (begin / "sitecustomize.py").write_text("import coverage\ncoverage.process_startup()\n", "utf-8")
+        told = "\n    ".join(["", *self.files])
+        options = f"[run]\ndata_file = {self.data}\nparallel = true\ncontext = ${{RUNNING_TEST}}\ninclude ={told}\n"
+        (begin / "options").write_text(options, "utf-8")
+        os.environ |= {"COVERAGE_PROCESS_START": f"{begin / 'options'}", "PYTHONPATH": f"{begin}:{Path.cwd()}"}
+        os.environ["RUNNING_TEST"] = ""
+        self.coverage = Coverage(data_file=self.data, include=self.files, messages=False)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         self.coverage.switch_context(item.nodeid)
+        os.environ["RUNNING_TEST"] = item.nodeid
         self.seconds[item.nodeid] = 0.0
         return (yield)
 
@@ -309,69 +323,123 @@ class Watch:
             self.seconds[report.nodeid] += report.duration
 
     def seen(self) -> Seen:
+        self.coverage.save()
+        with suppress(NoDataError):  # if no test has started a process
+            self.coverage.combine([f"{path}" for path in self.data.parent.glob("coverage.*")])
         data = self.coverage.get_data()
-        lines = {os.path.relpath(file): data.contexts_by_lineno(file) for file in data.measured_files()}
+        places = {"": -1} | {test: place for place, test in enumerate(self.seconds)}
+        lines = {
+            os.path.relpath(file): Raw(
+                json.encode(
+                    {
+                        line: [places[test] for test in tests if test in places]
+                        for line, tests in data.contexts_by_lineno(file).items()
+                    }
+                )
+            )
+            for file in data.measured_files()
+        }
         modules = list(sys.modules.items())
         elsewhere = [name for name, module in modules if "/site-packages/" in str(module.__dict__.get("__file__"))]
-        return Seen(self.key, self.seconds, lines, elsewhere)
+        return Seen(self.seconds, lines, elsewhere)
 
 
-def watch(room: str) -> str:
-    """Find what the tests of a room run, if that is not known already. Returns a line about it."""
-    tests, files = tests_of(room), [file for each, file in all_files() if each == room]
-    digest = hashlib.sha256(b"".join(Path(name).read_bytes() for name in (*tests, *files)))
-    kept = CACHE / f"{room.replace('/', '-')}.json"
-    with suppress(OSError, DecodeError):
-        if json.decode(kept.read_bytes(), type=Seen).key == digest.hexdigest():
-            return f"{room}: known"
-    fate = tried(tests, 1800, 1800, watch=Watch(digest.hexdigest(), files))
+class Batch(NamedTuple):
+    """Tests that are watched together."""
+
+    name: str
+    tests: list[str]
+    files: list[str]
+    """Of the product: those whose lines count."""
+
+    @property
+    def kept(self) -> Path:
+        """Where what they run is kept, until a file changes."""
+        digest = hashlib.sha256(b"".join((ROOT / name).read_bytes() for name in (*self.tests, *self.files)))
+        return CACHE / f"{self.name.replace('/', '-')}-{digest.hexdigest()[:16]}.json"
+
+
+def batches_of(room: str | None) -> list[Batch]:
+    """The tests of a room, or all that there are."""
+    if room is not None:
+        return [Batch(room, tests_of(room), [file for each, file in all_files() if each == room])]
+    found = sorted(path.relative_to(ROOT) for path in (ROOT / "tests").rglob("test_*.py"))
+    found = [path for path in found if path.parts[1] != "frozen"]
+    folders = ((folder.as_posix(), list(map(str, paths))) for folder, paths in groupby(found, lambda path: path.parent))
+    files = [file for _, file in all_files()]
+    return [
+        Batch(f"{folder}-{at}", paths[at : at + BATCH], files)
+        for folder, paths in folders
+        for at in range(0, len(paths), BATCH)
+    ]
+
+
+def watch(batch: Batch) -> str:
+    """Find what tests run, if that is not known already. Returns a line about it."""
+    if batch.kept.exists():
+        return f"{batch.name}: known"
+    fate = tried(batch.tests, 1800, 3600, watch=Watch(batch.files))
     found = Path("../seen")
     if not found.exists():
-        return f"{room}: its tests do not run: {fate.by}"
+        return f"{batch.name}: its tests do not run: {fate.by}"
     CACHE.mkdir(parents=True, exist_ok=True)
-    shutil.move(found, kept)
-    return f"{room}: {fate.by or 'passed'} in {fate.seconds:.0f} s, unchanged"
+    for old in CACHE.glob(f"{batch.kept.name.rpartition('-')[0]}-{'?' * 16}.json"):
+        old.unlink()
+    shutil.move(found, batch.kept)
+    return f"{batch.name}: {fate.by or 'passed'} in {fate.seconds:.0f} s, unchanged"
 
 
-def try_all(mutants: Sequence[Mutant]) -> list[tuple[Mutant, Fate]]:
-    """What became of mutants of one room; nothing, if its tests do not run."""
-    try:
-        seen = json.decode((CACHE / f"{mutants[0].room.replace('/', '-')}.json").read_bytes(), type=Seen)
-    except OSError:
-        return []
-    for name in seen.imported:
+def try_all(mutants: Sequence[Mutant], *, watched: Sequence[Path]) -> list[tuple[Mutant, Fate]]:
+    """What became of mutants of one room."""
+    seen = [json.decode(path.read_bytes(), type=Seen) for path in watched if path.exists()]
+    for name in {name for each in seen for name in each.imported}:
         with suppress(Exception):
             importlib.import_module(name)
     return [(mutant, tell(mutant, *tests_for(mutant, seen))) for mutant in mutants]
 
 
-def tests_for(mutant: Mutant, seen: Seen) -> tuple[list[str], float]:
-    """The tests that run a mutant's line, the quickest first, and their seconds.
+def tests_for(mutant: Mutant, seen: Sequence[Seen]) -> tuple[list[str], float]:
+    """The tests that run a mutant's line, those of its room first, the quickest first, and their seconds.
 
-    For a line that only an import runs, they are the tests that run a line of the room with its first name.
+    For a line that an import runs, also the tests that run a line of the room with its first name.
     """
-    lines = seen.lines.get(mutant.file, {})
-    line = max((each for each in lines if each <= mutant.line), default=0)
-    found = {test for test in lines.get(line, ()) if test}
-    if not found and (name := re.match(r"\w+", mutant.before)) is not None:
-        named = re.compile(rf"\b{name[0]}\b")
-        for file, tests in seen.lines.items():
-            text = (ROOT / file).read_text("utf-8").splitlines()
-            found.update(*(tests.get(at, ()) for at, line in enumerate(text, 1) if named.search(line)))
-    own = f"test_{Path(mutant.file).stem}"
-    order = sorted((own not in test, seen.seconds[test], test) for test in found if test in seen.seconds)
-    chosen, whole = list[str](), 0.0
-    for _, seconds, test in order[:MOST]:
-        if chosen and whole + seconds > SECONDS:
-            continue
-        chosen.append(test)
-        whole += seconds
-    return chosen, whole
+    found = dict[str, float]()
+    name = re.match(r"\w*", mutant.before)
+    named = re.compile(rf"\b{name[0]}\b" if name and name[0] else r"(?!)")
+    for each in seen:
+        of_file = json.decode(each.lines.get(mutant.file, b"{}"), type=dict[int, list[int]])
+        places = set(of_file.get(max((line for line in of_file if line <= mutant.line), default=0), [-1]))
+        if -1 in places:
+            for file in (file for room, file in all_files() if room == mutant.room and file in each.lines):
+                tests = json.decode(each.lines[file], type=dict[int, list[int]])
+                text = (ROOT / file).read_text("utf-8").splitlines()
+                places.update(*(tests.get(at, ()) for at, line in enumerate(text, 1) if named.search(line)))
+        tests = list(each.tests.items())
+        found |= (tests[place] for place in places if place >= 0)
+    room = set(tests_of(mutant.room))
+    near = {test: seconds for each in seen for test, seconds in each.tests.items() if test.partition("::")[0] in room}
+    own = f"test_{Path(mutant.file).stem}.py"
+    chosen = quickest({test: near[test] for test in found.keys() & near.keys()}, own, SECONDS)
+    chosen |= quickest({test: found[test] for test in found.keys() - near.keys()}, own, SECONDS)
+    chosen |= quickest(
+        {test: near[test] for test in near.keys() - found.keys()}, own, 2 * SECONDS - sum(chosen.values())
+    )
+    return list(chosen), sum(chosen.values())
+
+
+def quickest(tests: dict[str, float], first: str, seconds: float) -> dict[str, float]:
+    """Tests that take so many seconds together; those of the file ``first`` come first."""
+    chosen, whole = dict[str, float](), 0.0
+    for test in sorted(tests, key=lambda test: (first not in test, tests[test], test))[:MOST]:
+        if whole + tests[test] <= seconds:
+            chosen[test] = tests[test]
+            whole += tests[test]
+    return chosen
 
 
 def tell(mutant: Mutant, tests: Sequence[str], seconds: float) -> Fate:
     if not tests:
-        say(f"SURVIVED: no test of the room runs it\n  {mutant}")
+        say(f"SURVIVED: no test runs it\n  {mutant}")
         return Fate(False, "", 0.0)
     path = Path(mutant.file)
     original, was = path.read_text("utf-8"), path.stat()
@@ -460,23 +528,24 @@ def main() -> int:
     mutants = drawn(options.sample or options.n, options.seed, files)
     rooms = [[*each] for _, each in groupby(mutants, key=lambda mutant: mutant.room)]
     most = -(-len(mutants) // WORKERS) if options.room else 20
-    batches = [room[at : at + most] for room in rooms for at in range(0, len(room), most)]
+    parts = [room[at : at + most] for room in rooms for at in range(0, len(room), most)]
+    batches = batches_of(options.room)
     with (
         tempfile.TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True) as folder,
         multiprocessing.get_context("fork").Pool(WORKERS, begin, [folder]) as pool,
     ):
-        for line in pool.imap_unordered(watch, [room[0].room for room in rooms]):
+        for line in pool.imap_unordered(watch, batches):
             say(line)
         told: list[tuple[Mutant, Fate]] = []
-        for batch in pool.imap_unordered(try_all, batches):
-            told += batch
+        for part in pool.imap_unordered(partial(try_all, watched=[batch.kept for batch in batches]), parts):
+            told += part
             if options.json:
                 rows = ({**mutant._asdict(), **fate._asdict(), "source": None} for mutant, fate in told)
                 options.json.write_bytes(json.format(json.encode(list(rows))))
-    return report(told, {mutant.room for mutant in mutants})
+    return report(told, [batch.name for batch in batches if not batch.kept.exists()])
 
 
-def report(told: Sequence[tuple[Mutant, Fate]], rooms: Set[str]) -> int:
+def report(told: Sequence[tuple[Mutant, Fate]], failing: Sequence[str]) -> int:
     recorded = dict(re.findall(r"^\| `([\w/]+)` \| \d+ \| (\d+) % \|$", RECORDED.read_text("utf-8"), re.M))
     tried = Counter(mutant.room for mutant, _ in told)
     killed = Counter(mutant.room for mutant, fate in told if fate.killed)
@@ -486,8 +555,8 @@ def report(told: Sequence[tuple[Mutant, Fate]], rooms: Set[str]) -> int:
     for room, number in sorted(tried.items()):
         say(f"| `{room}` | {number} | {100 * killed[room] // number} % | recorded: {recorded.get(room, 'none')}")
     say(f"{killed.total()} of {tried.total()} killed, {100 * killed.total() / max(1, tried.total()):.1f} %")
-    below = {room for room in tried if 100 * killed[room] < (int(recorded.get(room, 0)) - CHANCE) * tried[room]}
-    if bad := sorted(below | (rooms - tried.keys())):
+    below = [room for room in tried if 100 * killed[room] < (int(recorded.get(room, 0)) - CHANCE) * tried[room]]
+    if bad := sorted([*below, *failing]):
         say(f"below what is recorded, or failing without any change: {', '.join(bad)}")
     return bool(bad)
 

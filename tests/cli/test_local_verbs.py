@@ -91,7 +91,7 @@ def test_every_verb_explains_itself_with_an_example(verb: str) -> None:
 
 
 def test_the_model_that_answered_most_is_tried_first_and_of_equals_the_latest() -> None:
-    answered = (("a", 200), ("b", 200), ("c", 500), ("b", 200), ("c", 500), ("c", 404), ("d", 200))  # newest first
+    answered = (("a", 200), ("b", 200), ("c", 500), ("b", 200), ("c", 500), ("c", 400), ("d", 200))  # newest first
     now = datetime.now(UTC)
     rows = [Row(timestamp=now, model=m, req_path="/x", resp_status_code=s, duration_ms=1) for m, s in answered]
     assert most_used(rows) == ["b", "a", "d"]

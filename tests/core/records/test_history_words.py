@@ -49,6 +49,7 @@ SENTENCES = [
     (gone("moved", note="a, not b"), "qwen was stopped: another engine is better for it, a, not b"),
     (gone("condemned", note="3 answers were of no use"), "qwen was stopped: 3 answers were of no use"),
     (gone("hung", note="it hangs", leases=1), "qwen was stopped: it hangs, 1 request still used it"),
+    (refusal("qwen", BROKE), "1 request for qwen was refused: model 'qwen' failed to start: it broke"),
     (refusal("qwen", BROKE, 2), "2 requests for qwen were refused: model 'qwen' failed to start: it broke"),
     (
         happened("fallback", **MOVED, reason="continued"),

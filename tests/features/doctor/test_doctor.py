@@ -34,7 +34,7 @@ from doctor_cases import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from appliance.cli.app import command_line
 from appliance.core.config.nodes import Position
@@ -56,6 +56,8 @@ def said(finding: Finding) -> str:
 
 def test_a_healthy_machine_has_nothing_at_all() -> None:
     assert diagnose(WELL) == []
+    assert [gpu.name for gpu in WELL.known.gpus] == ["Test Card 9000"]
+    assert structs.replace(WELL.known, look=None).gpus == ()
 
 
 @pytest.mark.parametrize("kind", ["failed", "refused"])

@@ -78,6 +78,7 @@ VALUES = {
 
 MORE = [
     *(["-ngl", "auto"], ["-ngl", "all"], ["-c", "0"], ["-t", "0"], ["-fa", "true"], ["-fitt", "7"], ["--prio", "-1"]),
+    *(["--cpu-strict", "0"], ["--cpu-strict-batch", "0"], ["--poll", "0"]),
     *(["--load-mode", "mmap+mlock"], ["--load-mode", "dio"], ["--seed", "-1"], ["--temp", "-1"], ["-np", "-5"]),
     *(["--dry-base", "0.5"], ["--alias", ",a,,b"], ["--host", "a,b"], ["--api-key", ",a,", "--api-key", "b"]),
     *(["--lora", "a,b", "--lora-scaled", "c:2"], ["-r", "a\\nb\\x41\\\\", "-r", "c"]),

@@ -41,6 +41,11 @@ VULKAN = (
 )
 
 
+def test_a_processor_has_its_name_or_is_called_so() -> None:
+    assert PROCESSOR.description == "Test CPU"
+    assert cpu_device("", 1).description == cpu_device("", 1).name
+
+
 @pytest.mark.parametrize(
     ("word", "meant"),
     [
