@@ -374,7 +374,7 @@ def test_a_card_that_nothing_uses_is_offered_the_build_that_runs_here(
     build_nvml(tmp_path / "lib")
     (tmp_path / "lib" / "libvulkan.so.1").symlink_to("libnvidia-ml.so.1")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path / "lib"))
-    assert "  graphics   NVIDIA Fake 1 (NVIDIA 570.86, 8.6 GB)\n" in machine.good("probe")
+    assert "  graphics   NVIDIA Fake 1 (nvidia 570.86, 8.6 GB)\n" in machine.good("probe")
     [first, _] = machine.table()["offers"]
     assert (first["card"], first["word"]) == ("NVIDIA Fake 1", "vulkan")
     assert first["size"] > 10_000_000

@@ -11,6 +11,8 @@ from swap_harness import Configure
 
 from appliance.catalog.catalog import Snapshot
 from appliance.core.models.model import Model
+from appliance.features.routers.answers import server_info
+from appliance.fleet.status import ChildStatus
 
 LOADS = "/v1/loads?include=core,disagg,queues,memory"
 
@@ -82,6 +84,13 @@ async def test_below_worker_a_model_is_a_whole_server(server: Appliance, name: s
     assert (told["is_generation"], told["has_image_understanding"]) == (True, False)
     assert (await server.ask("GET", f"/worker/{name}/server_info")).status == 404  # it would mean SGLang
     assert (await server.ask("GET", f"/worker/{name}/version")).status == 404  # it would mean vLLM
+
+
+@pytest.mark.parametrize(("slots", "told"), [(3, {"max_running_requests": 3, "context_length": 2048}), (0, {})])
+def test_figures_that_are_not_known_are_left_out(slots: int, told: dict[str, int]):
+    about = Model(id="m", source="path")
+    child = ChildStatus(model="m", state="loaded", slots=slots, slot_context=2048)
+    assert server_info(about, child) == {**server_info(about, None), **told}
 
 
 async def test_a_name_with_slashes_is_one_part_of_the_path(open_server: OpenServer, fake_model: Path):

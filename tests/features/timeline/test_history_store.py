@@ -107,6 +107,9 @@ async def test_a_file_that_cannot_be_used_is_said(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="set it aside"):
         async with open_history(path, 10):
             pass
+    with pytest.raises(UsageError, match="no/such"):
+        async with open_history(tmp_path / "no/such", 10):
+            pass
 
 
 async def test_a_follower_gets_every_entry_until_it_leaves() -> None:

@@ -76,6 +76,8 @@ async def test_searches_there(tools: Tools, state: Path) -> None:
         "src": "dir", "build": "dir", "src/a-1-b.py": "file", "src/c.txt": "file", "top:2:x.py": "file",
     }  # fmt: skip
     near = await tools.call("file_glob_search", path=".", max_depth=1, runtime=BOX)
+    assert "expected 1 or more" in await tools.error("file_glob_search", path=".", limit=0, runtime=BOX)
+    assert await tools.call("file_glob_search", path=".", limit=1, runtime=BOX)
     assert [entry["path"] for entry in near["entries"]] == ["top:2:x.py"]
     lines = await tools.text("grep_search", path=".", pattern=r"needle \d$", include="*.py", runtime=BOX)
     *texts, _, _, total = lines.strip().split("\n")
