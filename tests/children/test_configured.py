@@ -45,7 +45,7 @@ async def test_the_environment_is_the_programs_with_the_models_later_settings_wi
 ) -> None:
     for name, value in {"LLAMA_ARG_CTX_SIZE": "7", "LLAMA_API_KEY": "k", "with.dot": "a b", "TWICE": "outer"}.items():
         monkeypatch.setenv(name, value)
-    env = ["TWICE=inner", "TWICE=last=one", "MINUS-SIGN=2", "EMPTY="]
+    env = ["TWICE=inner", "TWICE=last=one", "MINUS-SIGN=2", "EMPTY=", "ALONE", "=nameless"]
     async with fleets.open({"m": fleets.server("m", {"env": env})}) as world, world.lease("m") as address:
         lines = (await ask(address, "/env", b"", "GET")).decode().split("\0")
     found = dict(line.split("=", 1) for line in lines)

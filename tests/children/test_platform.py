@@ -202,6 +202,7 @@ def test_statuses_of_windows_in_words() -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no death by signal")
 def test_statuses_in_words() -> None:
+    assert describe_status(0) == "exit status 0"
     assert describe_status(1) == "exit status 1"
     assert describe_status(-signal.SIGSEGV) == "killed by SIGSEGV"
     assert "memory" in describe_status(-signal.SIGKILL)

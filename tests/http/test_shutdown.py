@@ -248,3 +248,10 @@ async def test_localhost_is_listened_on_at_both_its_addresses(reuse_port: bool):
     finally:
         for each in listeners:
             each.close()
+    if "::1" in expected and not reuse_port:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6) as other:
+            port = other.getsockname()[1]
+            with pytest.raises(UsageError, match="listens there already"):
+                await open_listeners([("localhost", port)])
+            (alone,) = await open_listeners([("127.0.0.1", port)])  # nothing of the first attempt is left
+            alone.close()

@@ -81,7 +81,7 @@ def test_vulkan_drivers_and_their_versions(tmp_path: Path) -> None:
             "usr/lib64/libGLX_nvidia.so.0": "x\n",
             "usr/share/vulkan/icd.d/radeon_icd.x86_64.json": icd("../lost.so"),
             "usr/share/vulkan/icd.d/broken.json": '{"ICD": {}}',
-            "usr/share/vulkan/icd.d/worse.json": "\0{",
+            "usr/share/vulkan/icd.d/kaput_icd.json": "\0{",
         },
     )
     assert dict(vulkan_drivers(tmp_path, {})) == {
@@ -177,6 +177,8 @@ def test_the_word_changes_with_drivers_and_cards_and_stays_otherwise(tmp_path: P
     (tmp_path / "sys/class/drm/card0").mkdir(parents=True)
     assert_new()
     (tmp_path / "sys/module/amdgpu").mkdir(parents=True)
+    assert_new()
+    (tmp_path / "sys/module/amdgpu/version").write_text("6.10\n")
     assert_new()
     icd = tmp_path / "usr/share/vulkan/icd.d/radeon_icd.json"
     icd.parent.mkdir(parents=True)
