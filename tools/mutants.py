@@ -37,6 +37,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 import tomllib
@@ -276,10 +277,28 @@ def begin(folder: str) -> None:
             shutil.copy2(ROOT / name, copy / name)
     os.chdir(copy)
     sys.path[0] = os.environ["PYTHONPATH"] = str(copy)
+    sys.executable = str(python_of(copy))
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each run would compile everything
     warnings.simplefilter("ignore")
     PRCTL(ADOPT, 1)
     PRCTL(DIE_WITH_PARENT, signal.SIGKILL)
+
+
+def python_of(copy: Path) -> Path:
+    """Return a Python that imports the program from the copy, also without PYTHONPATH, as the own processes do."""
+    site, venv = Path(sysconfig.get_path("purelib")), copy.with_name("venv")
+    packages = venv / site.relative_to(sys.prefix)
+    packages.mkdir(parents=True)
+    for entry in site.iterdir():
+        if entry.suffix == ".pth" and entry.read_text("utf-8").strip() == str(ROOT):
+            (packages / entry.name).write_text(str(copy), "utf-8")
+        else:
+            (packages / entry.name).symlink_to(entry)
+    shutil.copy2(Path(sys.prefix, "pyvenv.cfg"), venv)
+    python = venv / "bin" / "python"
+    python.parent.mkdir()
+    python.symlink_to(Path(sys.executable).resolve())
+    return python
 
 
 class Seen(Struct):
@@ -299,14 +318,12 @@ class Watch:
     def __init__(self, files: Sequence[str]) -> None:
         self.seconds: dict[str, float] = {}
         self.data, self.files = Path("../coverage").resolve(), [str(Path(file).resolve()) for file in files]
-        begin = Path("../begin").resolve()
-        begin.mkdir(exist_ok=True)
-        (begin / "sitecustomize.py").write_text("import coverage\ncoverage.process_startup()\n", "utf-8")
         told = "\n    ".join(["", *self.files])
-        options = f"[run]\ndata_file = {self.data}\nparallel = true\ncontext = ${{RUNNING_TEST}}\ninclude ={told}\n"
-        (begin / "options").write_text(options, "utf-8")
-        os.environ |= {"COVERAGE_PROCESS_START": f"{begin / 'options'}", "PYTHONPATH": f"{begin}:{Path.cwd()}"}
-        os.environ["RUNNING_TEST"] = ""
+        options = Path("../options").resolve()
+        options.write_text(
+            f"[run]\ndata_file = {self.data}\nparallel = true\ncontext = ${{RUNNING_TEST}}\ninclude ={told}\n", "utf-8"
+        )
+        os.environ |= {"COVERAGE_PROCESS_START": f"{options}", "RUNNING_TEST": ""}  # coverage's own .pth reads it
         self.coverage = Coverage(data_file=self.data, include=self.files, messages=False)
 
     @pytest.hookimpl(wrapper=True)

@@ -13,11 +13,13 @@ from gguf_files import COMMIT
 from gguf_files import cached_repository as hub
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec import structs
 from two_users import STRANGER, acting_as, open_folder
 
 from appliance.catalog.catalog import Catalog, Snapshot
-from appliance.catalog.found import UnsafeName, join_inside
+from appliance.catalog.found import UnsafeName, here, join_inside
 from appliance.catalog.sources import ModelFolders, NamedFile, default_models_dir, resolve_sources
+from appliance.core.models.download import RegistryImage
 from appliance.core.models.model import Model
 from appliance.errors import InvalidModelFile, UsageError
 
@@ -471,3 +473,20 @@ def test_a_joined_path_is_below_its_root(names: list[str]):
     assert joined.parts[: len(root.parts)] == root.parts
     assert len(joined.parts) == len(root.parts) + len(names)
     assert ".." not in joined.parts
+
+
+def test_an_image_is_here_when_its_tag_leads_to_a_model(tmp_path: Path):
+    image = RegistryImage(repo="ai/smol", tag="1")
+    snapshot = tmp_path / image.folder / "snapshots" / COMMIT
+    snapshot.mkdir(parents=True)
+    (snapshot / "mmproj.gguf").touch()
+    assert here(tmp_path, image) is None
+    (tmp_path / image.folder / "refs").mkdir()
+    (tmp_path / image.folder / "refs" / "1").write_text(COMMIT)
+    assert here(tmp_path, image) is None, "there is a projector alone"
+    (snapshot / "model.gguf").touch()
+    found = here(tmp_path, image)
+    assert found is not None
+    assert (found.files, found.tag) == ((str(snapshot / "model.gguf"),), "1")
+    assert found.mmproj == str(snapshot / "mmproj.gguf")
+    assert here(tmp_path, structs.replace(image, tag="2")) is None
