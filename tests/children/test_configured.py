@@ -57,6 +57,7 @@ async def test_the_environment_is_the_programs_with_the_models_later_settings_wi
     assert found["TWICE"] == "last=one"
     assert found["MINUS-SIGN"] == "2"
     assert found["EMPTY"] == ""
+    assert "ALONE" not in found
     assert found["PATH"] == os.environ["PATH"]
 
 

@@ -56,7 +56,8 @@ def test_levels_from_files(tmp_path: Path) -> None:
 def test_libraries_are_found_where_the_linker_looks(tmp_path: Path) -> None:
     names = ("libcuda.so.1", "libother.so")
     assert find_library(names, tmp_path, {}) == ""
-    write(tmp_path, {"etc/ld.so.conf.d/x.conf": "# here\n/opt/lib", "opt/lib/libother.so": ""})
+    unreadable = "etc/ld.so.conf.d/a.conf/x"  # what lies there is a folder
+    write(tmp_path, {unreadable: "", "etc/ld.so.conf.d/x.conf": "# here\n/opt/lib", "opt/lib/libother.so": ""})
     assert find_library(names, tmp_path, {}) == str(tmp_path / "opt/lib/libother.so")
     write(tmp_path, {"usr/lib/wsl/lib/libcuda.so.1": ""})
     assert find_library(names, tmp_path, {}) == str(tmp_path / "usr/lib/wsl/lib/libcuda.so.1")

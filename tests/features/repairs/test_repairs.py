@@ -242,9 +242,9 @@ def refused(message: str, status: int = 400) -> Refused:
 ALTERNATE = "Jinja Exception: Conversation roles must alternate user/assistant"
 
 
-@pytest.mark.parametrize("told", [ALTERNATE.upper(), "Jinja Exception: the system message must\nbe at the beginning"])
-def test_a_reason_is_known_in_any_case_and_over_lines(told: str) -> None:
-    assert reason_of(refused(told)) is not None
+def test_a_reason_is_known_in_any_case() -> None:
+    assert reason_of(refused(ALTERNATE.replace("alternate", "ALTERNATE"))) == reason_of(refused(ALTERNATE))
+    assert reason_of(refused(ALTERNATE)) != reason_of(refused("Jinja Exception: odd"))
 
 
 def test_what_does_not_help_is_followed_by_the_next_with_it() -> None:
