@@ -37,7 +37,7 @@ from appliance.platform.children import Children, describe_status, inherited_env
 from appliance.platform.console import is_frozen
 from appliance.platform.process import Command, LineSink, StopSteps, open_process, text_of
 from appliance.store.model_files import write_whole
-from appliance.trio_parts import Changed, beside, wait_any
+from appliance.trio_parts import BackOff, Changed, beside, wait_any
 from appliance.upstream.address import Address
 from appliance.upstream.client import HttpCall
 
@@ -50,8 +50,6 @@ HEALTH_TIME = 3.0
 MOST_HEALTH = 1 << 16
 ROOM_EVERY = 5.0  # seconds between two looks at a full disk
 ROOM = 64 << 20  # bytes that have to be free on its disk before it is started again after the disk was full
-BACK_OFF = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds until it is started again, by its deaths in a row
-LIVED = 60.0  # seconds after which a death is the first in a row again
 TAIL = 30
 
 log = logging.getLogger(__name__)
@@ -100,23 +98,20 @@ class BusProcess:
 
     async def run(self) -> Never:
         """Keep it running as `serve` asks. Called once, by `open_bus_server`."""
-        failures = 0
+        back_off = BackOff()
         while True:
             if (serving := self._serving) is None:
                 self.tell(ready=False, monitor="", problem=None)
                 await self._wanted.wait()
-                failures = 0
                 continue
-            began = trio.current_time()
             problem = await self._run_once(serving)
             if problem is None or self._serving != serving:
-                failures = 0
+                back_off = BackOff()
                 continue
             self.tell(ready=False, monitor="", problem=problem)
-            failures = 1 if trio.current_time() - began > LIVED else failures + 1
-            with trio.move_on_after(BACK_OFF[min(failures, len(BACK_OFF)) - 1]):
+            with trio.move_on_after(back_off.pause()):
                 await self._wanted.wait()
-                failures = 0
+                back_off = BackOff()
 
     async def _run_once(self, serving: BusServing) -> Trouble | None:
         """Run one process to its end. None: it was stopped on purpose, and the next one may start at once."""
