@@ -12,7 +12,7 @@ import trio
 from msgspec import Struct
 
 from appliance.core.config.types import Config, Peer
-from appliance.core.models.holders import Holder, groups_of
+from appliance.core.models.holders import Holder
 from appliance.errors import PeerFailed
 from appliance.features.pool.core.shapes import ModelState
 from appliance.features.pool.link import IDENTITIES, Heard, LocalState, WaitChanged, exchange_states
@@ -125,15 +125,6 @@ class Peers:
 
     def holders(self, model: str) -> list[Holder]:
         return [Holder(id, peer.identities.get(model)) for id, peer in self._members.items() if model in peer.models]
-
-    def boxes_with(self, model: str, identity: str) -> tuple[Pair, ...]:
-        return tuple([(one.box, model) for one in self.holders(model) if identity and one.identity == identity])
-
-    def groups(self, model: str) -> list[list[Holder]]:
-        return groups_of(self.holders(model))
-
-    def at_boxes(self, pairs: Sequence[Pair]) -> tuple[Pair, ...]:
-        return tuple([pair for pair in pairs if pair[0] in self._members])
 
     def decides(self, boxes: Sequence[Pair]) -> bool:
         known = [(self._members[box], model) for box, model in boxes if box in self._members]
