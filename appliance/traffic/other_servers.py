@@ -88,10 +88,6 @@ class OtherServers(Protocol):
         """A request could not reach the server."""
         ...
 
-    def answered(self, peer_id: str, /) -> None:
-        """A request reached the server: it is well."""
-        ...
-
 
 class NoOtherServers:
     """The `OtherServers` of a program that knows of none."""
@@ -135,7 +131,4 @@ class NoOtherServers:
     using = address
 
     def failed(self, peer_id: str, why: str, /) -> None:
-        pass
-
-    def answered(self, peer_id: str, /) -> None:
         pass

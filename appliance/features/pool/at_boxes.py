@@ -178,7 +178,7 @@ class _OtherBox(AskedServer):
             headers.append((IDENTITY, target.identity.encode()))
         declines = not course.is_last or course.splicer is not None
         try:
-            with self._peers.attended(self.name):
+            with self._peers.get(self.name).attended():
                 await self._relay(course, path, headers, body, declines=declines)
         except Declined as error:
             self._peers.seen(self.name, None)

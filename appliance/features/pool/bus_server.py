@@ -136,7 +136,7 @@ class BusProcess:
             ended = child.status is not None
         if not (ended or run.over.is_set()):
             return None
-        problem = run.why(child.status)
+        problem = run.problem or run.ended(end_of(self.log) or f"it ended with {describe_status(child.status or 0)}")
         log.warning("%s; its last lines:\n%s", problem.text, "\n".join(self.log))
         return problem
 
@@ -166,7 +166,7 @@ class _BusRun:
         self._owner, self._serving = owner, serving
         self._ready, self._full = trio.Event(), trio.Event()
         self._strangers = 0.0  # when a certificate of another pool came first; 0: none did, or a route was made
-        self._problem: Trouble | None = None
+        self.problem: Trouble | None = None
 
     def take(self, line: bytes) -> None:
         """Take a line of its log. A `LineSink` calls it."""
@@ -190,7 +190,7 @@ class _BusRun:
                     where = ", ".join(map(str, self._serving.routes))
                     text = f"the servers of the bus at {where} have certificates of another pool"
                     fix = "this box, or the others, have an old secret: let this box join again with a new code"
-                    self._problem = Trouble(id="bus-server-strangers", text=text, fix=fix)
+                    self.problem = Trouble(id="bus-server-strangers", text=text, fix=fix)
                     self.over.set()
             case "other":
                 pass
@@ -200,7 +200,7 @@ class _BusRun:
         with trio.move_on_after(START_TIME) as start:
             await wait_any(self._ready.wait, self.over.wait)
         if start.cancelled_caught:
-            self._problem = self._ended(f"it was not ready within {START_TIME:g} s")
+            self.problem = self.ended(f"it was not ready within {START_TIME:g} s")
             self.over.set()
         await wait_any(self.over.wait, self._look_at_health, self._wait_room)
 
@@ -230,11 +230,7 @@ class _BusRun:
             if shutil.disk_usage(folder).free >= ROOM:
                 return
 
-    def why(self, status: int | None) -> Trouble:
-        words = end_of(self._owner.log) or f"it ended with {describe_status(status or 0)}"
-        return self._problem or self._ended(words)
-
-    def _ended(self, words: str) -> Trouble:
+    def ended(self, words: str) -> Trouble:
         fix = "it is started again by itself; if it ends again, look at its last lines in the log"
         if "address already in use" in words:
             ports = " and ".join(str(port) for port in (self._serving.port, self._serving.routes_port) if port)
