@@ -194,6 +194,24 @@ class Changed:
         await self._next.wait()
 
 
+class BackOff:
+    """The pauses before something that dies is started again: longer after each death in a row."""
+
+    PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds; the last one for every later death
+    LIVED = 60.0  # seconds after which a death is the first in a row again
+
+    def __init__(self) -> None:
+        self._deaths, self._started = 0, -math.inf
+
+    def pause(self) -> float:
+        """It has died: return the seconds until it is started again."""
+        now = trio.current_time()
+        self._deaths = 1 if now > self._started + self.LIVED else self._deaths + 1
+        pause = self.PAUSES[min(self._deaths, len(self.PAUSES)) - 1]
+        self._started = now + pause
+        return pause
+
+
 class WriteBehind:
     """Writes in a thread what nobody waits for. One piece of work runs at a time.
 

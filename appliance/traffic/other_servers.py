@@ -64,18 +64,6 @@ class OtherServers(Protocol):
         """Return the boxes that have a model of this name, and what it is there."""
         ...
 
-    def groups(self, model: str) -> Sequence[Sequence[Holder]]:
-        """Return those boxes by what they have under the name: one list of boxes for each model."""
-        ...
-
-    def boxes_with(self, model: str, identity: str) -> tuple[Pair, ...]:
-        """Return the pairs of boxes that have just this model."""
-        ...
-
-    def at_boxes(self, pairs: Sequence[Pair]) -> tuple[Pair, ...]:
-        """Return those of the pairs whose servers are boxes."""
-        ...
-
     def decides(self, boxes: Sequence[Pair]) -> bool:
         """Return whether a model that is loaded here, and that these boxes have too, may be asked of one of them."""
         ...
@@ -98,10 +86,6 @@ class OtherServers(Protocol):
 
     def failed(self, peer_id: str, why: str, /) -> None:
         """A request could not reach the server."""
-        ...
-
-    def answered(self, peer_id: str, /) -> None:
-        """A request reached the server: it is well."""
         ...
 
 
@@ -132,15 +116,6 @@ class NoOtherServers:
     def holders(self, model: str) -> Sequence[Holder]:
         return ()
 
-    def groups(self, model: str) -> Sequence[Sequence[Holder]]:
-        return ()
-
-    def boxes_with(self, model: str, identity: str) -> tuple[Pair, ...]:
-        return ()
-
-    def at_boxes(self, pairs: Sequence[Pair]) -> tuple[Pair, ...]:
-        return ()
-
     def decides(self, boxes: Sequence[Pair]) -> bool:
         return False
 
@@ -156,7 +131,4 @@ class NoOtherServers:
     using = address
 
     def failed(self, peer_id: str, why: str, /) -> None:
-        pass
-
-    def answered(self, peer_id: str, /) -> None:
         pass

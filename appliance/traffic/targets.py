@@ -19,7 +19,7 @@ from appliance.catalog.catalog import NEWS, Catalog, Snapshot, find_model
 from appliance.catalog.supply import Supply
 from appliance.core.bodies.filters import Edits, compile_edits
 from appliance.core.config.types import Config
-from appliance.core.models.holders import told_apart
+from appliance.core.models.holders import groups_of, told_apart
 from appliance.core.models.model import Model
 from appliance.core.models.names import MAX_NAME, meanings
 from appliance.core.models.swap_listing import swap_state
@@ -338,7 +338,8 @@ class Targets:
                 model = await find_model(self._catalog, model_id)
                 target = await self._shared(model, model_id)
             case Remote(peers):
-                boxes = self._peers.at_boxes(peers)
+                known = self._peers.boxes()
+                boxes = tuple(pair for pair in peers if pair[0] in known)
                 if len(boxes) < len(peers):  # a configured peer is meant as it always was
                     peers, boxes = tuple(pair for pair in peers if pair not in boxes), ()
                 # A model on this disk is in no configuration, so the name of the other boxes' copies was found first.
@@ -362,13 +363,14 @@ class Targets:
         if not self._peers.holders(name):
             return Target(model=model, requested=name)
         identity = await self._catalog.identities.of(model)
-        return Target(model=model, boxes=self._peers.boxes_with(name, identity), identity=identity, requested=name)
+        same = tuple((one.box, name) for one in self._peers.holders(name) if identity and one.identity == identity)
+        return Target(model=model, boxes=same, identity=identity, requested=name)
 
     def _agreed(self, name: str) -> str:
         """Return what the boxes mean by a name that this one does not have. Raises ModelNotFound where that is several
         models, and Busy while that may still turn out to be one.
         """
-        groups = self._peers.groups(name)
+        groups = groups_of(self._peers.holders(name))
         if len(groups) > 1:
             why = told_apart(name, groups)
             if any(one.identity == "" for group in groups for one in group):

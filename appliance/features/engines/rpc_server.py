@@ -33,7 +33,7 @@ from appliance.platform.machine import engine_threads
 from appliance.platform.ports import LOOPBACK
 from appliance.platform.process import Command, LineSink, StopSteps, before_end, open_process, text_of
 from appliance.platform.stopping import stop_signals
-from appliance.trio_parts import Changed, wait_any
+from appliance.trio_parts import BackOff, Changed, wait_any
 
 PROGRAM = "ggml-rpc-server.exe" if sys.platform == "win32" else "ggml-rpc-server"
 WITHOUT_SIGPIPE = () if sys.platform == "win32" else ("/bin/sh", "-c", "trap '' PIPE; exec \"$@\"", PROGRAM)
@@ -46,9 +46,6 @@ LOOK_PAUSE = 0.05
 STOP_TIME = 2.0  # seconds that it gets to end by itself
 REST_TIME = 5.0  # seconds to read the rest of its output, where something that it left behind holds the pipe
 NAMES_TIME = 1.0  # seconds in which the lines that name its devices must have come, once it answers
-BACK_OFF = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-"""Seconds until it is started again after the first, second ... death in a row; the last for every later one."""
-LIVED = 60.0  # seconds after which a death is the first in a row again
 TAIL = 20  # lines of its output that are kept, and searched for what went wrong
 
 ANYWHERE = "0.0.0.0"
@@ -101,19 +98,15 @@ def worker_argv(
 
 async def _keep_serving(argv: tuple[str, ...], host: str, port: int) -> None:
     """Own the process until cancelled. Raises UsageError when it does not come to answering the first time."""
-    failures, was_up = 0, False
+    back_off, was_up = BackOff(), False
     async with open_children() as children:
         while True:
-            began = trio.current_time()
             run = WorkerRun(host, port)
             why = await run.run(argv, children)
             was_up = was_up or run.was_up
             if not was_up:
-                raise UsageError(why)
-            # A worker that has lived for a while starts the count anew: the long pauses are for one that fails again
-            # and again. One that never came up is not tried again, because its command line is to blame.
-            failures = 1 if run.was_up and trio.current_time() - began > LIVED else failures + 1
-            wait = BACK_OFF[min(failures, len(BACK_OFF)) - 1]
+                raise UsageError(why)  # it is not tried again, because its command line is to blame
+            wait = back_off.pause()
             say(f"{why}; it is started again in {wait:g} s")
             await trio.sleep(wait)
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from msgspec import structs
+
 from appliance.core.bodies.filters import Edits
 from appliance.core.bodies.head import is_object
 from appliance.core.exchange import Declined
@@ -50,7 +52,7 @@ class AtBoxes:
         body = here.prepare() if here is not None else job.body
         # Where one box may follow another, each gets the identity of the model and answers with that one alone: the
         # listing that this box has of it may be a minute old.
-        meant = target.identity if len(order) > 1 else ""
+        asked = target if len(order) > 1 else structs.replace(target, identity="")
         before = job.record.headers
 
         def sent(box: str) -> None:
@@ -60,8 +62,8 @@ class AtBoxes:
 
         def place(box: str) -> Place:
             if here is not None and target.model is not None and box == self._peers.side.me:
-                return _ThisBox(box, here, target.model, self._ask.targets, meant, sent)
-            return _OtherBox(box, there.get(box, model.id), self._ask, self._peers, target, meant, sent)
+                return _ThisBox(box, here, target.model, self._ask.targets, asked.identity, sent)
+            return _OtherBox(sent, box, there.get(box, model.id), self._ask, self._peers, job, asked)
 
         return Course([place(box) for box in order], self._fleet.tell, model, job, body, self._ask.continues)
 
@@ -158,25 +160,26 @@ class _OtherBox(AskedServer):
 
     is_followed = True
 
-    def __init__(self, name: str, model: str, ask: Ask, peers: Peers, target: Target, meant: str, sent: Sent) -> None:
-        super().__init__(name, model, ask, peers, target)
-        self._meant, self._sent = meant, sent
+    def __init__(
+        self, sent: Sent, name: str, model: str, ask: Ask, peers: Peers, job: ModelRequest, target: Target
+    ) -> None:
+        super().__init__(name, model, ask, peers, job, target)
+        self._sent = sent
 
     async def answer(self, course: Course) -> None:
         self._sent(self.name)
-        job, target, body, path = course.job, self._target, course.body, course.job.path
+        job, target, body, path = self._job, self._target, course.body, self._job.path
         # The model's name is written into the body only where it differs: that reads the body anew, a millisecond.
         if job.edits and (body is not job.body or job.record.head.model != self._model):
             body = edited(job.format, body, NO_EDITS, target.requested, self._model)
             path = renamed(path, self._model)
         headers = for_peers(job.request.headers, target.boxes)
-        if self._meant:
-            headers.append((IDENTITY, self._meant.encode()))
+        if target.identity:
+            headers.append((IDENTITY, target.identity.encode()))
         declines = not course.is_last or course.splicer is not None
         try:
-            with self._peers.attended(self.name):
-                answers = partial(self._peers.answered, self.name)
-                await self._relay(course, path, headers, body, answers, declines=declines)
+            with self._peers.get(self.name).attended():
+                await self._relay(course, path, headers, body, declines=declines)
         except Declined as error:
             self._peers.seen(self.name, None)
             raise NotTaken(NotPlaced(course.model.id, str(error))) from None

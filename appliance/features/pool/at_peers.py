@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from msgspec import structs
 
+from appliance.core.exchange import Exchange
 from appliance.core.models.model import Model
-from appliance.errors import PeerFailed
+from appliance.errors import PeerFailed, UpstreamFailed
 from appliance.features.pool.peers import Peers
 from appliance.fleet.status import Broken
 from appliance.http.way.ask import Ask
@@ -15,7 +16,7 @@ from appliance.http.way.context import ModelRequest
 from appliance.http.way.course import Course, NotTaken
 from appliance.http.way.hooks import Placing
 from appliance.http.way.outgoing import edited, renamed
-from appliance.http.way.to_others import AnswersHooks, OtherServer, all_failed, for_peers
+from appliance.http.way.to_others import all_failed, for_peers
 from appliance.traffic.targets import Target
 from appliance.upstream.client import ConnectFailed, Headers, Outgoing, relay
 
@@ -40,33 +41,47 @@ class AtOthers:
         order = self._peers.order(target.peers)
         if not order:
             raise all_failed(target.peers, ())
-        places = [_AtPeer(id, model, self._ask, self._peers, target) for id, model in order]
+        places = [_AtPeer(id, model, self._ask, self._peers, job, target) for id, model in order]
         model = Model(id=order[0][1], source="config")
         return Course(places, self._ask.fleet.tell, model, job, job.body, self._ask.continues)
 
 
-class AskedServer(OtherServer):
-    """Another server that is asked for ``model``, as a `Place`."""
+class AskedServer:
+    """Another server that is asked for ``model``: a `Place` whose engines are its own, and the hooks of its relay."""
 
-    def __init__(self, name: str, model: str, ask: Ask, peers: Peers, target: Target) -> None:
-        super().__init__(name)
-        self._model, self._ask, self._peers, self._target = model, ask, peers, target
+    def __init__(self, name: str, model: str, ask: Ask, peers: Peers, job: ModelRequest, target: Target) -> None:
+        self.name = name
+        self._model, self._ask, self._peers, self._job, self._target = model, ask, peers, job, target
 
-    async def _relay(
-        self, course: Course, path: str, headers: Headers, body: bytes, answers: Callable[[], None], *, declines: bool
-    ) -> None:
-        """Send the request, and have the client get the answer. ``answers`` is called when that begins.
+    def build(self, model: Model) -> str:
+        return ""
+
+    def has_fallback(self, model: Model) -> bool:
+        return False
+
+    def failure(self, error: UpstreamFailed) -> PeerFailed:
+        return PeerFailed(self.name, error.why)
+
+    def began(self, exchange: Exchange) -> None: ...
+
+    def answered(self) -> None: ...
+
+    async def answering(self) -> None:
+        self._peers.answered(self.name)
+
+    async def _relay(self, course: Course, path: str, headers: Headers, body: bytes, *, declines: bool) -> None:
+        """Send the request, and have the client get the answer.
 
         Raises NotTaken where the server cannot be reached, else as `relay`.
         """
-        job, address = course.job, self._peers.address(self.name)
+        job, address = self._job, self._peers.address(self.name)
         course.begin(course.model)
         watch = job.record.watch
         watch.granted(None)
         options = structs.replace(course.relay_options(address.label), declines=declines)
         outgoing = Outgoing(address, job.request.method, path, headers, body, self._ask.pool, watch)
         try:
-            await relay(outgoing, options, job.sink, AnswersHooks(answers))
+            await relay(outgoing, options, job.sink, self)
         # Only this failure proves that no byte has left. Behind any other one the server may be at work on the request,
         # and a second one would do the same work again.
         except ConnectFailed as error:
@@ -81,19 +96,18 @@ class _AtPeer(AskedServer):
 
     async def answer(self, course: Course) -> None:
         """Raises Busy, and PeerFailed for a request that goes in circles."""
-        job, body, path = course.job, course.body, course.job.path
+        job, body, path = self._job, course.body, self._job.path
         headers = for_peers(job.request.headers, self._target.peers)
         if job.edits:
             edits = self._ask.targets.peer_edits(self.name)
             body = edited(job.format, body, edits, self._target.requested, self._model)
             path = renamed(path, self._ask.targets.sent_name(self._target))
-
-        def answers() -> None:
-            self._peers.answered(self.name)
-            job.record.metadata["peer"] = self.name
-
         with self._peers.using(self.name):
-            await self._relay(course, path, headers, body, answers, declines=False)
+            await self._relay(course, path, headers, body, declines=False)
+
+    async def answering(self) -> None:
+        await super().answering()
+        self._job.record.metadata["peer"] = self.name
 
     async def broke(self, course: Course) -> Broken:
         return Broken()

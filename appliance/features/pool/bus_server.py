@@ -37,7 +37,7 @@ from appliance.platform.children import Children, describe_status, inherited_env
 from appliance.platform.console import is_frozen
 from appliance.platform.process import Command, LineSink, StopSteps, open_process, text_of
 from appliance.store.model_files import write_whole
-from appliance.trio_parts import Changed, beside, wait_any
+from appliance.trio_parts import BackOff, Changed, beside, wait_any
 from appliance.upstream.address import Address
 from appliance.upstream.client import HttpCall
 
@@ -50,8 +50,6 @@ HEALTH_TIME = 3.0
 MOST_HEALTH = 1 << 16
 ROOM_EVERY = 5.0  # seconds between two looks at a full disk
 ROOM = 64 << 20  # bytes that have to be free on its disk before it is started again after the disk was full
-BACK_OFF = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # seconds until it is started again, by its deaths in a row
-LIVED = 60.0  # seconds after which a death is the first in a row again
 TAIL = 30
 
 log = logging.getLogger(__name__)
@@ -100,23 +98,20 @@ class BusProcess:
 
     async def run(self) -> Never:
         """Keep it running as `serve` asks. Called once, by `open_bus_server`."""
-        failures = 0
+        back_off = BackOff()
         while True:
             if (serving := self._serving) is None:
                 self.tell(ready=False, monitor="", problem=None)
                 await self._wanted.wait()
-                failures = 0
                 continue
-            began = trio.current_time()
             problem = await self._run_once(serving)
             if problem is None or self._serving != serving:
-                failures = 0
+                back_off = BackOff()
                 continue
             self.tell(ready=False, monitor="", problem=problem)
-            failures = 1 if trio.current_time() - began > LIVED else failures + 1
-            with trio.move_on_after(BACK_OFF[min(failures, len(BACK_OFF)) - 1]):
+            with trio.move_on_after(back_off.pause()):
                 await self._wanted.wait()
-                failures = 0
+                back_off = BackOff()
 
     async def _run_once(self, serving: BusServing) -> Trouble | None:
         """Run one process to its end. None: it was stopped on purpose, and the next one may start at once."""
@@ -141,7 +136,7 @@ class BusProcess:
             ended = child.status is not None
         if not (ended or run.over.is_set()):
             return None
-        problem = run.why(child.status)
+        problem = run.problem or run.ended(end_of(self.log) or f"it ended with {describe_status(child.status or 0)}")
         log.warning("%s; its last lines:\n%s", problem.text, "\n".join(self.log))
         return problem
 
@@ -171,7 +166,7 @@ class _BusRun:
         self._owner, self._serving = owner, serving
         self._ready, self._full = trio.Event(), trio.Event()
         self._strangers = 0.0  # when a certificate of another pool came first; 0: none did, or a route was made
-        self._problem: Trouble | None = None
+        self.problem: Trouble | None = None
 
     def take(self, line: bytes) -> None:
         """Take a line of its log. A `LineSink` calls it."""
@@ -195,7 +190,7 @@ class _BusRun:
                     where = ", ".join(map(str, self._serving.routes))
                     text = f"the servers of the bus at {where} have certificates of another pool"
                     fix = "this box, or the others, have an old secret: let this box join again with a new code"
-                    self._problem = Trouble(id="bus-server-strangers", text=text, fix=fix)
+                    self.problem = Trouble(id="bus-server-strangers", text=text, fix=fix)
                     self.over.set()
             case "other":
                 pass
@@ -205,7 +200,7 @@ class _BusRun:
         with trio.move_on_after(START_TIME) as start:
             await wait_any(self._ready.wait, self.over.wait)
         if start.cancelled_caught:
-            self._problem = self._ended(f"it was not ready within {START_TIME:g} s")
+            self.problem = self.ended(f"it was not ready within {START_TIME:g} s")
             self.over.set()
         await wait_any(self.over.wait, self._look_at_health, self._wait_room)
 
@@ -235,11 +230,7 @@ class _BusRun:
             if shutil.disk_usage(folder).free >= ROOM:
                 return
 
-    def why(self, status: int | None) -> Trouble:
-        words = end_of(self._owner.log) or f"it ended with {describe_status(status or 0)}"
-        return self._problem or self._ended(words)
-
-    def _ended(self, words: str) -> Trouble:
+    def ended(self, words: str) -> Trouble:
         fix = "it is started again by itself; if it ends again, look at its last lines in the log"
         if "address already in use" in words:
             ports = " and ".join(str(port) for port in (self._serving.port, self._serving.routes_port) if port)

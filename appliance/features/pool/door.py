@@ -43,7 +43,6 @@ from appliance.http.bytes.server import Clients
 from appliance.http.bytes.tls import load_context
 from appliance.http.control.listing import View, tell_models
 from appliance.http.errors import JSON_TYPE
-from appliance.http.kernel import EdgeRoute
 from appliance.http.sockets.sockets import WebSockets
 from appliance.http.way.ask import Ask
 from appliance.http.way.context import RequestContext
@@ -68,7 +67,8 @@ class BoxDoor:
     """The place of a door: clients that connect wait until it is served. Made by `claim_door`."""
 
     def __init__(self, listeners: Sequence[Listener], program: Assembled, peers: Peers, files: ModelFilesHere) -> None:
-        self._listeners, self._program, self._peers, self._files = listeners, program, peers, files
+        self.program, self.files = program, files
+        self._listeners, self._peers = listeners, peers
         self._context: ssl.SSLContext | None = None
         self._key = ""
         self._adopt: Callable[[str], None] = lambda _: None
@@ -92,7 +92,7 @@ class BoxDoor:
 
     async def serve(self, membership: Membership, shutdown: trio.Event) -> None:
         """Answer members until ``shutdown``, or until the program ends, which sets it."""
-        kernel = self._program.kernel
+        kernel = self.program.kernel
         main, lifetime = kernel.edge, kernel.traffic.lifetime
         ours = main.settings
         settings = HttpSettings(  # the limits of the program's own server, and nothing else of it
@@ -131,20 +131,19 @@ class BoxDoor:
                 self._listeners, Lifetime(), shutdown=shutdown, grace=settings.grace, others=trio.lowlevel.checkpoint
             )
 
-    def _answers(self, edge: Edge, membership: Membership, shutdown: trio.Event) -> DoorAnswers:
-        kernel, hold = self._program.kernel, self._program.hold
+    def _answers(self, edge: Edge, membership: Membership, shutdown: trio.Event) -> DoorGateway:
+        kernel, hold = self.program.kernel, self.program.hold
         owners = kernel.owners
         ask = Ask(edge, owners.fleet, kernel.ask.pool, kernel.ask.pings, continues=kernel.ask.continues)
         pipeline = Pipeline(edge, owners.catalog, ask, Hooks(hold=hold, admits=partial(admit, owners.fleet)))
         view = View(owners.fleet, owners.catalog, self._peers, edge.traffic.profile)
-        gateway = Gateway(
+        return DoorGateway(
             edge,
             pipeline,
-            DoorRoutes(view, membership, self._files, self._program.door(), shutdown),
+            DoorRoutes(self, view, membership, shutdown),
             partial(WebSockets, edge, (PeerLink(owners.fleet, self._peers.guest, edge.traffic.lifetime),)),
             partial(FastPath, edge, pipeline, ask, hold),
         )
-        return DoorAnswers(edge, gateway)
 
     def close(self) -> None:
         for listener in self._listeners:
@@ -171,17 +170,8 @@ class DoorGuard(Guard):
         return (request.method, request.path) == ("POST", JOIN) or super().knows(request)
 
 
-class DoorAnswers:
-    """The `Answers` of a door: looks at the key before anything else does."""
-
-    def __init__(self, edge: Edge, gateway: Gateway) -> None:
-        self._guard = edge.guard
-        self._bodies = edge.bodies
-        self._gateway = gateway
-
-    def begin(self, connection: Connection, data: bytes) -> bool:
-        """See `Answers`. The fast path knows no head but with a good key, since there always is one."""
-        return self._gateway.begin(connection, data)
+class DoorGateway(Gateway):
+    """Looks at the key before anything else does. The fast path knows no head but with a good key: there is one."""
 
     async def answer(self, connection: Connection, head: HttpHead) -> bool:
         """See `Answers`."""
@@ -189,7 +179,7 @@ class DoorAnswers:
         if self._guard.knows(request):
             if head.upgrade and request.path not in UPGRADES:  # websockets of models are for the entry box alone
                 head = structs.replace(head, upgrade=b"")
-            return await self._gateway.answer(connection, head)
+            return await super().answer(connection, head)
         connection.stranger = True
         refused, body = Unauthorized(), Body(self._bodies, head.length, connection)
         sink = HttpSink(connection, head, body, ())
@@ -204,17 +194,9 @@ class DoorAnswers:
 class DoorRoutes:
     """The `ModellessRoutes` of a door."""
 
-    def __init__(
-        self,
-        view: View,
-        membership: Membership,
-        files: ModelFilesHere,
-        edges: Sequence[EdgeRoute],
-        shutdown: trio.Event,
-    ) -> None:
-        """``edges`` are those of features."""
-        self._view, self._membership, self._files = view, membership, files
-        self._edges, self._shutdown = edges, shutdown
+    def __init__(self, door: BoxDoor, view: View, membership: Membership, shutdown: trio.Event) -> None:
+        self._files, self._edges = door.files, door.program.door()
+        self._view, self._membership, self._shutdown = view, membership, shutdown
 
     async def answer(self, context: RequestContext, own: HttpSink, connection: Connection, head: HttpHead) -> None:
         """Raises ApplianceError and ClientLeft."""

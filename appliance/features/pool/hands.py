@@ -11,7 +11,7 @@ from urllib.parse import quote
 import trio
 
 from appliance.catalog.catalog import find_model
-from appliance.core.models.holders import told_apart
+from appliance.core.models.holders import groups_of, told_apart
 from appliance.core.models.model import Model
 from appliance.errors import ApplianceError, Busy, ModelNotFound, NotPlaced
 from appliance.features.pool.core.blobs import BLOBS, FilesOfModel, HashedFile
@@ -110,7 +110,7 @@ class OwnHands:
 
     def _holders(self, model: str) -> list[str]:
         """Return the boxes that have the model. Raises NotPlaced where they have several of its name."""
-        groups = self._peers.groups(model)
+        groups = groups_of(self._peers.holders(model))
         if len(groups) > 1:
             raise NotPlaced(model, told_apart(model, groups))
         return [one.box for group in groups for one in group]

@@ -62,8 +62,31 @@ class Members:
         self.servers = len(members)
 
     def plan(self, cache: Path, models_dir: Path | None) -> DownloadPlan:
-        """See `ModelSource`."""
-        return plan_from_members(self._model_id, self._files, cache, models_dir)
+        """Return the plan by which the model gets the same id as on the other boxes. Waits for the disk.
+
+        A model of the hub gets its place in the cache, where `pull` would put it, in the snapshot that is there. Any
+        other one is fetched beside its place in the models folder, and gets its names there when all of it has come.
+        Raises BadRequest for names or hashes that cannot be used, Conflict where another file has such a name.
+        """
+        model_id, files = self._model_id, self._files
+        check_names(model_id, [file.name for file in files])
+        if not all(SHA256.fullmatch(file.sha256) and file.size > 0 for file in files):
+            raise BadRequest(f"a file of '{model_id}' has no SHA-256, or no contents")
+        try:
+            if (repo := cached_repo(model_id)) is not None:
+                plan = _in_cache(model_id, repo, files, join_inside(cache, folder_of(repo)))
+            elif models_dir is not None:
+                plan = _in_folder(model_id, files, models_dir, cache / ".locks")
+            else:
+                raise Conflict(
+                    f"there is no models folder for '{model_id}' here; start the server with --models-dir DIR"
+                )
+        except UnsafeName as error:
+            raise BadRequest(f"'{model_id}' has a file whose name cannot be used here: {error}") from None
+        for file in plan.files:
+            if file.entry.exists() and not holds(file.entry, file.oid, file.size, trio.from_thread.check_cancelled):
+                raise Conflict(f"{file.entry} is another file than that of '{model_id}' on the other box; remove one")
+        return plan
 
     @asynccontextmanager
     async def open_from(self, repo: str, url: str, have: int, size: int) -> AsyncGenerator[HubAnswer]:
@@ -109,32 +132,6 @@ def _wrong(status: int, headers: Mapping[bytes, bytes], have: int, size: int) ->
         return f"it answered {status}; its log says more"
     verdict = judge(status, headers, have, size)
     return verdict.why if isinstance(verdict, StartOver) else None
-
-
-def plan_from_members(model_id: str, files: Sequence[HashedFile], cache: Path, models_dir: Path | None) -> DownloadPlan:
-    """Return the plan by which the model gets the same id as on the other boxes. Waits for the disk.
-
-    A model of the hub gets its place in the cache, where `pull` would put it, in the snapshot that is there. Any other
-    one is fetched beside its place in the models folder, and gets its names there when all of it has come.
-    Raises BadRequest for names or hashes that cannot be used, Conflict where another file has such a name.
-    """
-    check_names(model_id, [file.name for file in files])
-    if not all(SHA256.fullmatch(file.sha256) and file.size > 0 for file in files):
-        raise BadRequest(f"a file of '{model_id}' has no SHA-256, or no contents")
-    repo = cached_repo(model_id)
-    try:
-        if repo is not None:
-            plan = _in_cache(model_id, repo, files, join_inside(cache, folder_of(repo)))
-        elif models_dir is not None:
-            plan = _in_folder(model_id, files, models_dir, cache / ".locks")
-        else:
-            raise Conflict(f"there is no models folder for '{model_id}' here; start the server with --models-dir DIR")
-    except UnsafeName as error:
-        raise BadRequest(f"'{model_id}' has a file whose name cannot be used here: {error}") from None
-    for file in plan.files:
-        if file.entry.exists() and not holds(file.entry, file.oid, file.size, trio.from_thread.check_cancelled):
-            raise Conflict(f"{file.entry} is another file than that of '{model_id}' on the other box; remove one")
-    return plan
 
 
 def _in_cache(model_id: str, repo: str, files: Sequence[HashedFile], folder: Path) -> DownloadPlan:

@@ -12,7 +12,7 @@ import trio
 from msgspec import Struct
 
 from appliance.core.config.types import Config, Peer
-from appliance.core.models.holders import Holder, groups_of
+from appliance.core.models.holders import Holder
 from appliance.errors import PeerFailed
 from appliance.features.pool.core.shapes import ModelState
 from appliance.features.pool.link import IDENTITIES, Heard, LocalState, WaitChanged, exchange_states
@@ -50,13 +50,14 @@ class Peers:
     def __init__(self, nursery: trio.Nursery, own_states: LocalState, wait_changed: WaitChanged) -> None:
         self._nursery = nursery
         self.own_states = own_states  # what this program tells others of its own models
-        self._tell = partial(exchange_states, local_state=own_states, wait_changed=wait_changed)
         self._configured: dict[str, RemotePeer] = {}
         self._members: dict[str, RemotePeer] = {}
         self._peers: dict[str, RemotePeer] = {}  # all; a box of the pool hides a configured peer of its id
         self.side = PoolSide()
         self._guests: dict[object, tuple[str, Sequence[ModelState]]] = {}
         self._news = Changed()
+        tell = partial(exchange_states, local_state=own_states, wait_changed=wait_changed)
+        self._make = partial(RemotePeer, tell=tell, changed=self._news.wake)
 
     def adopt(self, config: Config | None) -> None:
         """Follow a configuration; unchanged peers keep their tasks. Raises UsageError, and changes nothing then."""
@@ -64,7 +65,7 @@ class Peers:
         kept = {peer_id: peer for peer_id, peer in self._configured.items() if peer.config == wanted.get(peer_id)}
         configured = {
             id: kept.get(id)
-            or self._make(id, peer, address_of(peer.proxy, id, api_key=peer.api_key, timeouts=peer.timeouts))
+            or self._make(id, address_of(peer.proxy, id, api_key=peer.api_key, timeouts=peer.timeouts), peer)
             for id, peer in wanted.items()
         }
         self._exchange(configured, self._members)
@@ -76,11 +77,8 @@ class Peers:
         made: dict[str, RemotePeer] = {}
         for id, door in doors.items():
             url = f"{'https' if door.tls else 'http'}://{door.authority.decode()}{door.base_path}"
-            made[id] = kept.get(id) or self._make(id, Peer(proxy=url), door, IDENTITIES)
+            made[id] = kept.get(id) or self._make(id, door, Peer(proxy=url), lists=IDENTITIES)
         self._exchange(self._configured, made)
-
-    def _make(self, peer_id: str, config: Peer, address: Address, lists: str = "/v1/models") -> RemotePeer:
-        return RemotePeer(peer_id, address, config, self._tell, self._news.wake, lists=lists)
 
     def _exchange(self, configured: dict[str, RemotePeer], members: dict[str, RemotePeer]) -> None:
         before = [*self._configured.values(), *self._members.values()]
@@ -126,15 +124,6 @@ class Peers:
     def holders(self, model: str) -> list[Holder]:
         return [Holder(id, peer.identities.get(model)) for id, peer in self._members.items() if model in peer.models]
 
-    def boxes_with(self, model: str, identity: str) -> tuple[Pair, ...]:
-        return tuple([(one.box, model) for one in self.holders(model) if identity and one.identity == identity])
-
-    def groups(self, model: str) -> list[list[Holder]]:
-        return groups_of(self.holders(model))
-
-    def at_boxes(self, pairs: Sequence[Pair]) -> tuple[Pair, ...]:
-        return tuple([pair for pair in pairs if pair[0] in self._members])
-
     def decides(self, boxes: Sequence[Pair]) -> bool:
         known = [(self._members[box], model) for box, model in boxes if box in self._members]
         return self.side.me in self.side.drained or any(box.up and box.state_of(model).loaded for box, model in known)
@@ -156,14 +145,10 @@ class Peers:
         return any(peer_id in self._peers and self._peers[peer_id].up is not False for peer_id, _ in candidates)
 
     def address(self, peer_id: str) -> Address:
-        return self._get(peer_id).address
+        return self.get(peer_id).address
 
     def using(self, peer_id: str) -> AbstractContextManager[None]:
-        return self._get(peer_id).using()
-
-    def attended(self, peer_id: str) -> AbstractContextManager[None]:
-        """The same as `using`, and the block ends where the peer is given up: see `RemotePeer.attended`."""
-        return self._get(peer_id).attended()
+        return self.get(peer_id).using()
 
     def failed(self, peer_id: str, why: str) -> None:
         """A request could not reach the peer: it comes last until its task finds it well again."""
@@ -217,11 +202,11 @@ class Peers:
     async def wait_changed(self) -> None:
         await self._news.wait()
 
-    def _get(self, peer_id: str) -> RemotePeer:
-        try:
-            return self._peers[peer_id]
-        except KeyError:
-            raise PeerFailed(peer_id, "it is not in the configuration any more") from None
+    def get(self, peer_id: str) -> RemotePeer:
+        """Raises PeerFailed."""
+        if (found := self._peers.get(peer_id)) is None:
+            raise PeerFailed(peer_id, "it is not in the configuration any more")
+        return found
 
 
 @asynccontextmanager

@@ -59,7 +59,10 @@ def _prints(
             say(f"on the other box, until {until:%H:%M}:")
             click.echo(f"llama-appliance pool join {found.code}")
         elif isinstance(found, PoolRotation):
-            _print_rotation(found)
+            click.echo(f"new keys: this box{''.join(f', {name}' for name in found.reached)}")
+            for name in found.missed:
+                fix = "'llama-appliance pool leave' there, then join it again under a new name"
+                say(f"{name} did not get the new keys: {fix}")
         else:
             _print_state(found)
         return 1 if isinstance(found, PoolRotation) and found.missed else 0
@@ -180,12 +183,6 @@ async def rotate(server: RunningServer, without: tuple[str, ...]) -> PoolRotatio
       llama-appliance pool rotate --without laptop
     """
     return await ask(server, "POST", "/api/pool/rotate", PoolRotation, RotatePool(without=without))
-
-
-def _print_rotation(done: PoolRotation) -> None:
-    click.echo(f"new keys: this box{''.join(f', {name}' for name in done.reached)}")
-    for name in done.missed:
-        say(f"{name} did not get the new keys: 'llama-appliance pool leave' there, then join it again under a new name")
 
 
 def _print_state(state: PoolState) -> None:

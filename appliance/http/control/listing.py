@@ -22,6 +22,7 @@ from appliance.core.lenient_json import decoded
 from appliance.core.models.context import asked_context
 from appliance.core.models.download_status import DownloadStatus, is_for
 from appliance.core.models.gguf import GgufInfo
+from appliance.core.models.holders import groups_of
 from appliance.core.models.model import Model
 from appliance.core.models.swap_listing import (
     RUNNING,
@@ -86,7 +87,7 @@ class View:
         """The models of boxes that have a name in common with another model, as ``BOX/MODEL``: one box of each."""
         found: list[str] = []
         for name in dict.fromkeys(name for names in self.peers.boxes().values() for name in names):
-            groups, own = self.peers.groups(name), self.catalog.snapshot.find(name)
+            groups, own = groups_of(self.peers.holders(name)), self.catalog.snapshot.find(name)
             known = self.catalog.identities.current(own) if own is not None else ""
             if own is not None or len(groups) > 1:
                 found += [f"{one.box}/{name}" for group in groups if not known or group[0].identity != known

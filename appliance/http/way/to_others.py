@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from appliance.core.exchange import Exchange
 from appliance.core.headers import fields, without
-from appliance.core.models.model import Model
 from appliance.errors import PeerFailed, UpstreamFailed
 from appliance.http.way.outgoing import CONVERSATION, IDENTITY
 from appliance.traffic.other_servers import OtherServers
@@ -15,41 +13,6 @@ from appliance.upstream.client import ConnectFailed, Headers, forwardable_to_pee
 VIA = (b"Via", b"1.1 llama-appliance")
 MAX_HOPS = 4
 """Appliances that one request may pass; two that name each other for a model would pass it on for ever."""
-
-
-class OtherServer:
-    """The parts of a `Place` that are alike for every server that is not this one: its engines are its own."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def build(self, model: Model) -> str:
-        """See `Place`."""
-        return ""
-
-    def has_fallback(self, model: Model) -> bool:
-        """See `Place`."""
-        return False
-
-    def failure(self, error: UpstreamFailed) -> PeerFailed:
-        """See `Place`."""
-        return PeerFailed(self.name, error.why)
-
-
-class AnswersHooks:
-    """The hooks of a relay to another server. ``answers`` is called when its answer begins."""
-
-    def __init__(self, answers: Callable[[], None]) -> None:
-        self._answers = answers
-
-    def began(self, exchange: Exchange) -> None:
-        pass
-
-    def answered(self) -> None:
-        pass
-
-    async def answering(self) -> None:
-        self._answers()
 
 
 async def first_reached(

@@ -15,7 +15,7 @@ from http_harness import Answer, Appliance, OpenServer
 from hypothesis import example, given
 from hypothesis import strategies as st
 from links import needs_links
-from pool_seat import seat_of
+from pool_seat import SNAPSHOT, seat_of, write_cached
 from waiting import until
 
 from appliance.catalog.found import scan_cache, scan_folder
@@ -193,7 +193,6 @@ def test_no_name_leads_elsewhere_or_to_another_id(model_id: str, names: list[str
 
 
 KEY = [("Authorization", "Bearer sesame")]
-CACHED = "models--acme--tiny-GGUF"
 
 
 @pytest.fixture
@@ -204,14 +203,7 @@ def box(tmp_path: Path) -> DownloadSettings:
     write_model(folder / "seer" / "seer-Q8_0.gguf", weights=1 << 10)
     write_model(folder / "seer" / "mmproj-seer.gguf", architecture="clip", clip__has_vision_encoder=True)
     blob = write_model(tmp_path / "tiny-Q8_0.gguf", weights=1 << 12)
-    place = cache / CACHED / "blobs" / sha256(blob)
-    place.parent.mkdir(parents=True)
-    blob.rename(place)
-    entry = cache / CACHED / "snapshots" / HEX[:40] / "tiny-Q8_0.gguf"
-    entry.parent.mkdir(parents=True)
-    entry.symlink_to(Path("../../blobs") / place.name)
-    (cache / CACHED / "refs").mkdir()
-    (cache / CACHED / "refs" / "main").write_text(HEX[:40])
+    write_cached(cache, blob.read_bytes(), sha256(blob))
     return DownloadSettings(cache=cache, models_dir=folder)
 
 
@@ -245,7 +237,7 @@ async def test_each_model_lists_its_files_with_their_hashes(server: Appliance, b
     for model, root, names in (
         ("alone", box.models_dir, ["alone.gguf"]),
         ("seer", box.models_dir, ["seer/seer-Q8_0.gguf", "seer/mmproj-seer.gguf"]),
-        ("acme/tiny-GGUF:Q8_0", box.cache / CACHED / "snapshots" / HEX[:40], ["tiny-Q8_0.gguf"]),
+        ("acme/tiny-GGUF:Q8_0", box.cache / SNAPSHOT, ["tiny-Q8_0.gguf"]),
     ):
         expected = [{"name": n, "size": (root / n).stat().st_size, "sha256": sha256(root / n)} for n in names]
         assert await files(server, model) == expected
@@ -282,7 +274,7 @@ async def test_without_the_key_there_is_nothing(server: Appliance) -> None:
 async def test_garbage_names_nothing_and_a_blob_that_no_model_has_stays_here(
     server: Appliance, box: DownloadSettings
 ) -> None:
-    (box.cache / CACHED / "blobs" / HEX).write_bytes(b"secret")
+    (box.cache / SNAPSHOT / "../../blobs" / HEX).write_bytes(b"secret")
     wrong = [("sha256:../../etc/passwd", 400), (f"sha256:{HEX}%0A", 400)]
     for name, status in (*wrong, (f"sha256:{HEX}", 404), (f"sha256:{HEX[::-1]}", 404)):
         found = await get(server, f"/api/blobs/{name}")

@@ -16,7 +16,7 @@ from gguf_files import write_model
 from http_harness import Appliance, OpenServer
 from links import needs_links
 from msgspec import structs
-from pool_seat import seat_of
+from pool_seat import SNAPSHOT, seat_of, write_cached
 from waiting import until
 
 from appliance.catalog.catalog import Catalog
@@ -29,9 +29,7 @@ from appliance.features.pool.core.blobs import HashedFile
 from appliance.features.pool.member_source import MemberFailed, Members
 from appliance.upstream.address import Address, address_of
 
-REPO = "models--acme--tiny-GGUF"
 CACHED = "acme/tiny-GGUF:Q8_0"
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
 Cut = Callable[[int], bool]
 
 
@@ -74,17 +72,6 @@ def write_random(path: Path, size: int) -> str:
             file.write(source.randbytes(min(left, 1 << 24)))
         file.seek(0)
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def write_cached(cache: Path, content: bytes, sha256: str) -> Path:
-    """A cache in which this content has the name of a hash, true or not."""
-    blob, entry = cache / REPO / "blobs" / sha256, cache / REPO / "snapshots" / COMMIT / "tiny-Q8_0.gguf"
-    for folder in (blob.parent, entry.parent, cache / REPO / "refs"):
-        folder.mkdir(parents=True)
-    blob.write_bytes(content)
-    entry.symlink_to(Path("../../blobs") / sha256)
-    (cache / REPO / "refs" / "main").write_text(COMMIT)
-    return entry
 
 
 @asynccontextmanager
@@ -179,11 +166,12 @@ async def test_a_box_that_lies_or_lacks_the_file_is_left_out(
         files = await files_of(good, CACHED)
         async with relayed(bad.port) as (line, lying):
             members = [address(none), lying, address(good, "wrong key"), address(good)]
-            (mine.cache / REPO / "snapshots" / COMMIT / "tiny-Q8_0.gguf").unlink()
+            there = mine.cache / SNAPSHOT / "tiny-Q8_0.gguf"
+            there.unlink()
             status = await fetched(mine, members, files, CACHED)
             assert (status.state, status.error) == ("finished", None)
             assert line.count < 1.1 * len(content), "it is asked once"
-            assert (mine.cache / REPO / "snapshots" / COMMIT / "tiny-Q8_0.gguf").read_bytes() == content
+            assert there.read_bytes() == content
             assert listed(mine) == {CACHED: None, "acme/tiny-GGUF:Q4_0": None}
             other = structs.replace(mine, cache=tmp_path / "other")
             failed = await fetched(other, [lying], files, CACHED)

@@ -15,7 +15,6 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.core.models.holders import Holder, groups_of
 from appliance.features.pool.core.export import (
     PATIENCE,
     ExportBox,
@@ -230,8 +229,3 @@ def test_every_name_of_several_models_and_every_silent_box_is_named(boxes: dict[
         assert (f"'{name}':" in told.get("names", "")) == (len(known) > 1)
     silent = {one.box for groups in apart.values() for group in groups for one in group if one.identity is None}
     assert set(told.get("names-unknown", "").partition(" does")[0].split(", ")) - {""} == silent
-
-
-def test_boxes_that_tell_nothing_of_a_model_are_each_their_own():
-    holders = [Holder("a", "1"), Holder("b", None), Holder("c", "1"), Holder("d", None)]
-    assert [[one.box for one in group] for group in groups_of(holders)] == [["a", "c"], ["b"], ["d"]]

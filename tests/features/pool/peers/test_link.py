@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
 from connection_harness import Gateway, serving
+from http_harness import Appliance, OpenServer, chat, model
 from waiting import SOON, until
 
+from appliance.catalog.catalog import Snapshot
 from appliance.core.config.types import Config, Peer
 from appliance.features.pool.core.shapes import ModelState
 from appliance.features.pool.link import PING_EVERY, SILENCE, exchange_states
@@ -21,138 +23,82 @@ from appliance.http.sockets.handshake import Handshake
 from appliance.http.way.context import RequestContext
 from appliance.traffic.request import Request, send_whole
 from appliance.trio_parts import Changed
-from appliance.upstream.websocket import NORMAL, Close
 
 
-class Fleet:
-    """What an appliance would say of its models."""
-
-    def __init__(self, *models: ModelState) -> None:
-        self.models: Sequence[ModelState] = models
-        self.asked_for = 0  # how often the list was fetched
-        self._news = Changed()
-        self.wait_changed = self._news.wait
-
-    def state(self) -> Sequence[ModelState]:
-        return self.models
-
-    def set(self, *models: ModelState) -> None:
-        self.models = models
-        self._news.wake()
+def follow(side: Appliance, **others: str) -> Peers:
+    """Make the servers at these URLs peers of this one."""
+    peers = side.owners.peers
+    peers.adopt(Config(peers={name: Peer(proxy=url, api_key="key") for name, url in others.items()}))
+    return peers
 
 
-class Side(Gateway):
-    """One appliance: its fleet, its peers, its port."""
-
-    def __init__(self, fleet: Fleet, peers: Peers, key: str) -> None:
-        self.fleet = fleet
-        self.peers = peers
-        self.key = key
-        self.port = 0
-
-    async def join(self, request: Request, handshake: Handshake) -> None:
-        if not self._knows(request) or request.path != "/api/link":
-            await handshake.refuse(403, (), b"")
-            return
-        with self.peers.guest("a guest") as heard:
-            channel = await handshake.accept(most=1 << 20)
-            await channel.close(
-                Close(NORMAL, await exchange_states(channel, heard, self.fleet.state, self.fleet.wait_changed))
-            )
-
-    async def serve(self, context: RequestContext) -> None:
-        self.fleet.asked_for += 1
-        listing = {"data": [{"id": model.id} for model in self.fleet.models]}
-        known = self._knows(context.request)
-        await send_whole(context.sink, 200 if known else 401, (), json.dumps(listing).encode() if known else b"{}")
-
-    def _knows(self, request: Request) -> bool:
-        keys = [value for name, value in request.headers if name.lower() == b"authorization"]
-        return keys == [f"Bearer {self.key}".encode()]
-
-    async def wait(self, ready: Callable[[PeerStatus], bool]) -> PeerStatus:
-        return await until(lambda: self.peers.snapshot()[0], ready, within=10, changed=self.peers.wait_changed)
+async def seen(peers: Peers, ready: Callable[[PeerStatus], bool]) -> PeerStatus:
+    return await until(lambda: peers.snapshot()[0], ready, changed=peers.wait_changed)
 
 
-@asynccontextmanager
-async def appliance(
-    other: int, key: str = "key", *, port: int = 0, models: Sequence[ModelState] = ()
-) -> AsyncGenerator[Side]:
-    fleet = Fleet(*models)
-    config = Config(peers={"other": Peer(proxy=f"http://127.0.0.1:{other}", api_key=key)})
-    async with open_peers(config, fleet.state, fleet.wait_changed) as peers:
-        side = Side(fleet, peers, "key")
-        async with serving(side, port=port) as side.port:
-            yield side
+def loaded(models: Sequence[ModelState]) -> list[str]:
+    return [model.id for model in models if model.loaded]
 
 
-A, B = ModelState(id="a"), ModelState(id="b")
-LOADED = ModelState(id="a", state="loaded", busy=2)
+async def load(side: Appliance, name: str = "alpha") -> None:
+    await side.fleet.load(side.catalog.snapshot.require(name))
 
 
-async def test_each_knows_what_the_other_has_loaded(free_port: Callable[[], int]):
-    ports = free_port(), free_port()
-    async with (
-        appliance(ports[1], port=ports[0], models=[A]) as one,
-        appliance(ports[0], port=ports[1], models=[B]) as two,
-    ):
-        seen_by_one = await one.wait(lambda peer: peer.linked)
-        assert seen_by_one.appliance
-        await two.wait(lambda peer: peer.linked and peer.models == (A,))
-        one.fleet.set(LOADED)
-        assert (await two.wait(lambda peer: peer.models == (LOADED,))).up
-        two.fleet.set(B, LOADED)
-        found = await one.wait(lambda peer: [model.id for model in peer.models] == ["b", "a"])
-        assert found.models[1].loaded
+async def test_each_knows_what_the_other_has_loaded(open_server: OpenServer):
+    async with open_server(api_keys=("key",)) as one, open_server() as two:
+        by_one, by_two = follow(one, other=two.url), follow(two, other=one.url)
+        assert (await seen(by_one, lambda peer: peer.linked)).appliance
+        await seen(by_two, lambda peer: peer.linked and [model.id for model in peer.models] == ["alpha", "beta"])
+        await load(one)
+        assert (await seen(by_two, lambda peer: loaded(peer.models) == ["alpha"])).up
+        await load(two, "beta")
+        await seen(by_one, lambda peer: loaded(peer.models) == ["beta"])
         await until(
-            lambda: [list(models) for _, models in one.peers.guests()] == [[B, LOADED]],
-            within=10,
-            changed=one.peers.wait_changed,
+            lambda: [loaded(models) for _, models in by_one.guests()] == [["beta"]], changed=by_one.wait_changed
         )
 
 
-async def test_busy_peers_are_asked_later(free_port: Callable[[], int]):
-    async with appliance(free_port(), models=[A]) as busy, appliance(free_port(), models=[A]) as idle:
-        config = Config(
-            peers={
-                name: Peer(proxy=f"http://127.0.0.1:{side.port}", api_key="key")
-                for name, side in (("busy", busy), ("idle", idle))
-            }
+async def test_busy_peers_are_asked_later(open_server: OpenServer):
+    async with open_server() as entry, open_server() as busy, open_server() as idle:
+        peers = follow(entry, busy=busy.url, idle=idle.url)
+        await load(busy)
+        await load(idle)
+        await until(
+            lambda: all(one.linked and loaded(one.models) for one in peers.snapshot()), changed=peers.wait_changed
         )
-        async with open_peers(config) as peers:
 
-            def first() -> str:
-                return peers.order([("busy", "a"), ("idle", "a")])[0][0]
+        def first() -> str:
+            return peers.order([("busy", "alpha"), ("idle", "alpha")])[0][0]
 
-            await until(lambda: all(status.linked for status in peers.snapshot()), changed=peers.wait_changed)
-            assert first() == "busy"
-            busy.fleet.set(ModelState(id="a", busy=3))
+        assert first() == "busy"
+        async with busy.begun(chat(stream=True, tokens=10_000, token_delay=0.01)):
             await until(first, lambda it: it == "idle", changed=peers.wait_changed)
-            busy.fleet.set(LOADED)
-            await until(first, lambda it: it == "busy", changed=peers.wait_changed)
+        await until(first, lambda it: it == "busy", changed=peers.wait_changed)
 
 
-async def test_a_link_that_breaks_is_made_again_and_the_death_is_noticed_at_once(free_port: Callable[[], int]):
+async def test_a_link_that_breaks_is_made_again_and_the_death_is_noticed_at_once(
+    open_server: OpenServer, free_port: Callable[[], int]
+):
     port = free_port()
-    async with appliance(port) as one:
-        async with appliance(one.port, port=port, models=[LOADED]):
-            await one.wait(lambda peer: peer.linked and peer.models == (LOADED,))
+    async with open_server() as one:
+        peers = follow(one, other=f"http://127.0.0.1:{port}")
+        async with open_server(listen=[("127.0.0.1", port)]) as other:
+            await load(other)
+            await seen(peers, lambda peer: peer.linked and loaded(peer.models) == ["alpha"])
         began = trio.current_time()
-        gone = await one.wait(lambda peer: peer.up is False)
+        assert not (await seen(peers, lambda peer: peer.up is False)).linked
         assert trio.current_time() - began < SOON
-        assert not gone.linked
-        async with appliance(one.port, port=port, models=[LOADED]):
-            assert (await one.wait(lambda peer: peer.linked)).up
+        async with open_server(listen=[("127.0.0.1", port)]):
+            assert (await seen(peers, lambda peer: peer.linked)).up
 
 
-async def test_models_are_looked_up_at_once_when_the_link_tells_of_new_ones(free_port: Callable[[], int]):
-    port = free_port()
-    async with appliance(free_port(), port=port, models=[A]) as one, appliance(port) as two:
-        await two.wait(lambda peer: peer.linked)
-        before = one.fleet.asked_for
-        one.fleet.set(A, ModelState(id="new"))
-        await two.wait(lambda peer: [model.id for model in peer.models] == ["a", "new"])
-        assert one.fleet.asked_for == before + 1
+async def test_models_are_looked_up_at_once_when_the_link_tells_of_new_ones(open_server: OpenServer, fake_model: Path):
+    async with open_server() as one, open_server() as two:
+        peers = follow(two, other=one.url)
+        await seen(peers, lambda peer: peer.linked)
+        one.catalog.snapshot = Snapshot([*one.catalog.snapshot.models, model(fake_model, "new")])
+        await load(one, "new")
+        await seen(peers, lambda peer: [each.id for each in peer.models] == ["alpha", "beta", "new"])
 
 
 @pytest.mark.parametrize("said", ["{", "[]", '{"type":"models","models":[{"id":1}]}'])

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from http_harness import Answer, Appliance, OpenServer
-from peers_harness import StartServer
+from small_server import StartServer, small_servers
 from waiting import until
 
 from appliance.core.config.types import Config, Peer
@@ -22,6 +22,13 @@ from appliance.features.pool.link import read_listing
 from appliance.features.pool.peers import Peers, open_peers
 from appliance.features.pool.remote_peer import PeerStatus
 from appliance.upstream.client import Address, address_of
+
+
+@pytest.fixture
+def start_server() -> Generator[StartServer]:
+    with small_servers() as start:
+        yield start
+
 
 Ready = Callable[[dict[str, PeerStatus]], bool]
 
@@ -37,8 +44,8 @@ async def known(peers: Peers, ready: Ready) -> dict[str, PeerStatus]:
 
 
 async def test_what_is_well_and_what_is_not(start_server: StartServer, free_port: Callable[[], int]):
-    well, broken = start_server("--models", "a,b", "--loaded", "b"), start_server("--status", "500")
-    shut = start_server("--key", "secret", "--models", "c")
+    well, broken = start_server(models="a,b", loaded="b"), start_server(status=500)
+    shut = start_server(key="secret", models="c")
     urls = config(
         well=well.url,
         broken=broken.url,
@@ -60,13 +67,13 @@ async def test_a_server_that_comes_back_is_found(start_server: StartServer, free
     port = free_port()
     async with open_peers(config(p=f"http://127.0.0.1:{port}")) as peers:
         assert (await known(peers, lambda found: found["p"].up is False))["p"].models == ()
-        start_server("--port", str(port), "--models", "a")
+        start_server(port=port, models="a")
         found = await known(peers, lambda found: found["p"].up is True and found["p"].models != ())
         assert found["p"].error is None
 
 
 async def test_named_models_are_not_discovered(start_server: StartServer):
-    server = start_server("--models", "a,b", "--loaded", "b")
+    server = start_server(models="a,b", loaded="b")
     given = config(p=Peer(proxy=server.url, models=["b", "z"]), q=server.url)
     async with open_peers(given) as peers:
         found = await known(peers, lambda found: all(one.up for one in found.values()) and found["q"].models != ())
@@ -76,7 +83,7 @@ async def test_named_models_are_not_discovered(start_server: StartServer):
 
 
 async def test_whom_to_ask_first(start_server: StartServer, free_port: Callable[[], int]):
-    cold, warm = start_server("--models", "m"), start_server("--models", "m", "--loaded", "m")
+    cold, warm = start_server(models="m"), start_server(models="m", loaded="m")
     given = config(
         gone=f"http://127.0.0.1:{free_port()}", cold=cold.url, warm=warm.url, twin=Peer(proxy=warm.url, models=["m"])
     )
@@ -98,7 +105,7 @@ async def test_whom_to_ask_first(start_server: StartServer, free_port: Callable[
 
 
 async def test_a_new_configuration_leaves_the_same_peers_alone(start_server: StartServer):
-    server = start_server("--models", "a")
+    server = start_server(models="a")
     async with open_peers(config(kept=server.url, changed=server.url, dropped=server.url)) as peers:
         await known(peers, lambda found: all(one.models != () for one in found.values()))
         with peers.using("kept"), peers.using("dropped"):
@@ -122,7 +129,7 @@ def members(**urls: str) -> dict[str, Address]:
 
 
 async def test_boxes_of_the_pool_are_peers_beside_the_configured_ones(start_server: StartServer):
-    server, box = start_server("--models", "a"), start_server("--models", "a,b", "--loaded", "a")
+    server, box = start_server(models="a"), start_server(models="a,b", loaded="a")
     given = config(peer=server.url)
     async with open_peers(given) as peers:
         peers.adopt_members(members(box=box.url))
@@ -144,7 +151,7 @@ async def test_boxes_of_the_pool_are_peers_beside_the_configured_ones(start_serv
 
 
 async def test_a_box_that_the_pool_lost_sight_of(start_server: StartServer):
-    away, stays = start_server("--models", "m"), start_server("--models", "m")
+    away, stays = start_server(models="m"), start_server(models="m")
     async with open_peers(None) as peers:
         peers.adopt_members(members(away=away.url, stays=stays.url))
         await known(peers, lambda found: all(one.models != () for one in found.values()))
@@ -153,7 +160,7 @@ async def test_a_box_that_the_pool_lost_sight_of(start_server: StartServer):
         peers.seen("away", False, "no word for 4 s")
         assert [name for name, _ in peers.order(both)] == ["stays", "away"]
         await known(peers, lambda found: "connections" in str(found["away"].error))
-        back = start_server("--port", str(away.port), "--models", "m")
+        back = start_server(port=away.port, models="m")
         peers.seen("away", True)
         await known(peers, lambda found: found["away"].up is True)
         peers.seen("away", False, "no word for 4 s, although it is well")
@@ -161,13 +168,11 @@ async def test_a_box_that_the_pool_lost_sight_of(start_server: StartServer):
         assert back.port == away.port
 
 
-async def test_a_models_list_that_changes(start_server: StartServer, tmp_path: Path):
-    names = tmp_path / "models"
-    names.write_text("a")
-    server = start_server("--models", str(names))
+async def test_a_models_list_that_changes(start_server: StartServer):
+    server = start_server(models="a")
     async with open_peers(config(p=server.url)) as peers:
         await known(peers, lambda found: [model.id for model in found["p"].models] == ["a"])
-        names.write_text("b,c")
+        server.models = "b,c"
         peers.failed("p", "so that it looks soon")
         await known(peers, lambda found: [model.id for model in found["p"].models] == ["b", "c"])
 
@@ -235,7 +240,7 @@ def relaying(open_server: OpenServer, tmp_path: Path) -> Relaying:
 async def test_the_peer_sees_its_own_key_and_host_and_nothing_of_the_clients(
     start_server: StartServer, relaying: Relaying
 ):
-    server = start_server("--name", "one")
+    server = start_server(name="one")
     async with relaying(p=dict(proxy=f"{server.url}/base/", apiKey="peers-key")) as relay:
         status, seen = await relay.ask([*CLIENTS_OWN, ("Origin", relay.url), ("X-Kept", "yes")])
     assert (status, seen["path"]) == (200, "/base/v1/completions")
@@ -249,7 +254,7 @@ async def test_the_peer_sees_its_own_key_and_host_and_nothing_of_the_clients(
 
 
 async def test_the_next_peer_is_asked_when_the_first_is_gone(start_server: StartServer, relaying: Relaying):
-    first, second = start_server("--name", "first"), start_server("--name", "second")
+    first, second = start_server(name="first"), start_server(name="second")
     async with relaying(a=dict(proxy=first.url), b=dict(proxy=second.url)) as relay:
         await relay.wait_known()
         assert (await relay.ask())[1]["name"] == "first"
@@ -272,14 +277,14 @@ async def test_all_are_gone(free_port: Callable[[], int], relaying: Relaying):
 
 
 async def test_errors_of_a_peer_pass_and_are_not_asked_of_another(start_server: StartServer, relaying: Relaying):
-    busy, idle = start_server("--post-status", "503", "--name", "busy"), start_server("--name", "idle")
+    busy, idle = start_server(post_status=503, name="busy"), start_server(name="idle")
     async with relaying(a=dict(proxy=busy.url), b=dict(proxy=idle.url)) as relay:
         status, seen = await relay.ask()
         assert (status, seen["name"]) == (503, "busy")
 
 
 async def test_a_peer_that_dies_in_its_answer_is_not_followed_by_another(start_server: StartServer, relaying: Relaying):
-    dying, well = start_server("--break", "--name", "dying"), start_server("--name", "well")
+    dying, well = start_server(breaks=True, name="dying"), start_server(name="well")
     async with relaying(a=dict(proxy=dying.url), b=dict(proxy=well.url)) as relay:
         answer = await relay.answer()
         assert len(answer.body) < int(answer.header("content-length")), "it has begun, and is cut off"
