@@ -9,11 +9,22 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from msgspec import structs
+
 from appliance.core.installed import KEY_FILE, MODELS, NAME, STATE, UNIT, UNITS
 from appliance.core.settings import KEY_VARIABLE
 from appliance.errors import ApplianceError, UsageError
 from appliance.features.service.core.status import ServiceStatus
-from appliance.features.service.core.systemd import CACHE, HIDDEN, SYSUSERS, names_key_policy, system_unit, user_unit
+from appliance.features.service.core.systemd import (
+    CACHE,
+    HIDDEN,
+    SHOWN,
+    SYSUSERS,
+    names_key_policy,
+    status_of,
+    system_unit,
+    user_unit,
+)
 from appliance.platform.children import inherited_env, open_children
 from appliance.platform.home import users_home
 from appliance.platform.process import Ran, run_to_end
@@ -22,7 +33,6 @@ from appliance.store.model_files import open_private
 PACKAGED = Path(UNITS[0])  # the unit of a package, which installs and removes it
 RUNNING = Path("/run/systemd/system")  # exists where systemd runs (sd_booted(3))
 COMMAND_TIME = 240.0  # seconds for one systemctl: starting waits until the program serves, stopping until it has ended
-SHOWN = ("LoadState", "UnitFileState", "ActiveState", "SubState", "MainPID", "NRestarts", "Result", "StatusText")
 
 
 class ServiceFailed(ApplianceError):
@@ -195,20 +205,9 @@ class Systemd(PosixService):
     async def status(self) -> ServiceStatus:
         """Ask systemd. Needs no privilege."""
         self._need_systemd()
-        ran = await self._systemctl("show", UNIT, f"--property={','.join(SHOWN)}", "--property=FragmentPath")
-        lines = [line.partition("=") for line in ran.output.decode(errors="replace").splitlines()]
-        words = {name: value for name, _, value in lines}
-        active = words.get("ActiveState", "unknown")
-        return ServiceStatus(
-            installed=words.get("LoadState") == "loaded",
-            enabled=words.get("UnitFileState") == "enabled",
-            state=active,
-            detail=words.get("SubState", "") if words.get("Result", "success") == "success" else words["Result"],
-            pid=int(words["MainPID"]) if words.get("MainPID", "0").isdigit() and words.get("MainPID") != "0" else None,
-            restarts=int(words["NRestarts"]) if words.get("NRestarts", "").isdigit() else 0,
-            said=words.get("StatusText", "") if active == "active" else await self._why(),
-            unit=words.get("FragmentPath") or str(self.unit),
-        )
+        ran = await self._systemctl("show", UNIT, f"--property={','.join(SHOWN)}")
+        status = status_of(ran.output.decode(errors="replace"), str(self.unit))
+        return status if status.state == "active" else structs.replace(status, said=await self._why())
 
     async def _why(self) -> str:
         """Return the last error in the journal; empty without one, and for users who may not read it."""

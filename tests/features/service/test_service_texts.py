@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from appliance.core.installed import ENVIRONMENT_FILES, KEY_FILE, MAC_ACCOUNT
 from appliance.features.service.core import launchd, windows
-from appliance.features.service.core.systemd import exec_line, system_unit, user_unit
+from appliance.features.service.core.status import ServiceStatus
+from appliance.features.service.core.systemd import exec_line, status_of, system_unit, user_unit
 
 ARGUMENT = st.text(st.characters(min_codepoint=32, exclude_characters="\x7f", exclude_categories=["Cs"]), min_size=1)
 
@@ -50,6 +52,32 @@ def test_every_argument_of_a_unit_arrives_as_it_is(command: list[str]) -> None:
 def test_what_no_unit_can_hold_is_refused(word: str) -> None:
     with pytest.raises(ValueError, match="cannot stand in a systemd unit"):
         exec_line(["/bin/true", word])
+
+
+RUNS = {
+    "LoadState": "loaded", "UnitFileState": "enabled", "ActiveState": "active", "SubState": "running", "MainPID": "7",
+    "NRestarts": "2", "Result": "success", "StatusText": "listening on x=y", "FragmentPath": "/u/l.service",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ({}, {}),
+        ({"ActiveState": "failed", "Result": "exit-code"}, {"state": "failed", "detail": "exit-code"}),
+        ({"MainPID": "0", "FragmentPath": ""}, {"pid": None, "unit": "mine"}),
+        ({"LoadState": "not-found", "UnitFileState": ""}, {"installed": False, "enabled": False}),
+        ({"MainPID": "²", "NRestarts": "[not set]", "Result": ""}, {"pid": None, "restarts": 0}),
+    ],
+)
+def test_what_systemd_shows_is_read(words: dict[str, str], told: dict[str, object]) -> None:
+    runs = ServiceStatus(
+        installed=True, enabled=True, state="active", detail="running", pid=7, restarts=2, said="listening on x=y",
+        unit="/u/l.service",
+    )  # fmt: skip
+    shown = "\n".join(f"{name}={value}" for name, value in (RUNS | words).items())
+    assert status_of(shown, "mine") == structs.replace(runs, **told)
+    assert status_of("", "mine") == ServiceStatus(state="unknown", unit="mine")
 
 
 def test_nothing_hides_graphics_cards_or_breaks_their_drivers() -> None:

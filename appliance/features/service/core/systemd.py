@@ -1,15 +1,20 @@
-"""The text of the systemd unit (systemd.exec(5), systemd.service(5))."""
+"""The text of the systemd unit (systemd.exec(5), systemd.service(5)), and what systemd says of it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from appliance.core.installed import ENVIRONMENT, ENVIRONMENT_FILES, NAME, STATE
+from appliance.features.service.core.status import ServiceStatus
 
 CACHE = f"/var/cache/{NAME}"
 KEY_OPTIONS = ("--api-key", "--api-key-file", "--allow-unauthenticated")
 HIDDEN = ("/home", "/root", "/run/user")  # folders that a service of the system does not see (``ProtectHome=``)
 WATCHDOG = 60  # seconds without a sign of life after which systemd starts the program again
+SHOWN = (
+    *("LoadState", "UnitFileState", "ActiveState", "SubState", "MainPID", "NRestarts", "Result", "StatusText"),
+    "FragmentPath",
+)  # properties that `status_of` reads
 STOP = 90  # seconds that the program may take to end: requests get their grace, models their time to stop
 SYSUSERS = f"""\
 g render -
@@ -105,6 +110,22 @@ def system_unit(command: Sequence[str]) -> str:
 def user_unit(command: Sequence[str]) -> str:
     """Return the unit of a user's service: the user's own files, without privileges. Raises as `system_unit`."""
     return f"{_HEAD}\n[Service]\nExecStart={exec_line(command)}\n{_SERVICE}\n[Install]\nWantedBy=default.target\n"
+
+
+def status_of(shown: str, unit: str) -> ServiceStatus:
+    """Read what ``systemctl show`` prints of the properties `SHOWN`; ``unit`` is the file of a unit that it lacks."""
+    words = {name: value for name, _, value in (line.partition("=") for line in shown.splitlines())}
+    pid, restarts, result = (words.get(name, "") for name in ("MainPID", "NRestarts", "Result"))
+    return ServiceStatus(
+        installed=words.get("LoadState") == "loaded",
+        enabled=words.get("UnitFileState") == "enabled",
+        state=words.get("ActiveState", "unknown"),
+        detail=words.get("SubState", "") if result in ("", "success") else result,
+        pid=int(pid) if pid.isdecimal() and pid != "0" else None,
+        restarts=int(restarts) if restarts.isdecimal() else 0,
+        said=words.get("StatusText", ""),
+        unit=words.get("FragmentPath") or unit,
+    )
 
 
 def exec_line(command: Sequence[str]) -> str:
