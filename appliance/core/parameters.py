@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
+from appliance.core.whole_numbers import whole_number
 from appliance.errors import BadRequest
 
-_WHOLE = re.compile(r"[0-9]{1,18}")
-"""Every such number fits into the 64 bits of SQLite and of other programs."""
 _SPAN = re.compile(r"([1-9][0-9]{0,5})([mhd])")
 _UNITS = {"m": 60, "h": 3600, "d": 86_400}
 MAX_SPAN = 3650 * 86_400
@@ -17,8 +16,8 @@ _RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:
 
 def read_whole(text: str, name: str, least: int = 0, most: int | None = None) -> int:
     """Read a parameter that is a whole number. Raises BadRequest, which names it."""
-    number = int(text) if _WHOLE.fullmatch(text) else least - 1
-    if number < least or (most is not None and number > most):
+    number = whole_number(text)
+    if number is None or number < least or (most is not None and number > most):
         bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise BadRequest(f"{name} must be a whole number {bounds}, not {shown(text)}", param=name)
     return number

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from appliance.core.whole_numbers import whole_number
+
 
 class SystemdWatch(Struct, frozen=True):
     """The wishes of systemd towards a service."""
@@ -22,9 +24,8 @@ def watch_of(environ: Mapping[str, str], pid: int) -> SystemdWatch:
     if not address.startswith(("/", "@")) or len(address) < 2:
         return SystemdWatch()
     meant = environ.get("WATCHDOG_PID", "")
-    micros = environ.get("WATCHDOG_USEC", "")
-    wanted = micros.isascii() and micros.isdigit() and int(micros) > 0 and meant in ("", str(pid))
-    return SystemdWatch(address, int(micros) / 2_000_000 if wanted else None)
+    micros = whole_number(environ.get("WATCHDOG_USEC", ""))
+    return SystemdWatch(address, micros / 2_000_000 if micros and meant in ("", str(pid)) else None)
 
 
 def message(**words: str | int) -> bytes:

@@ -20,6 +20,7 @@ from appliance import __version__
 from appliance.core.config.types import Timeouts
 from appliance.core.models.hub_address import ENDPOINT, HubAccess
 from appliance.core.models.transfer import asked_to_wait, is_passing, retry_after
+from appliance.core.whole_numbers import whole_number
 from appliance.errors import ApplianceError, Forbidden, NotFound, PeerFailed, UpstreamFailed, UsageError
 from appliance.upstream.address import Address, address_of
 from appliance.upstream.client import HttpAnswer, HttpCall
@@ -154,7 +155,7 @@ class HubAnswer(Struct, frozen=True):
     def size(self) -> int | None:
         """Bytes of the file that was asked for; None if the headers lack it."""
         text = self.headers.get(b"x-linked-size") or self.headers.get(b"content-length") or b""
-        return int(text) if text.isdigit() else None
+        return whole_number(text)
 
     async def receive(self) -> bytes:
         """Return the next bytes, b"" at the end. Raises HubFailed."""

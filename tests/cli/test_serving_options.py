@@ -11,6 +11,7 @@ import pytest
 from command_line import Command, settings_of
 
 from appliance.catalog.catalog import Catalog
+from appliance.core.llama.flags import FLAGS, Kind
 from appliance.core.settings import ToolSettings
 from appliance.core.tools.choice import NAMES
 
@@ -151,3 +152,12 @@ def test_the_stand_in_warns_of_models_for_everybody(command: Command, beyond: st
 
 def test_a_root_of_configurations_needs_none(command: Command, tmp_path: Path) -> None:
     assert settings_of(command, "serve", "--config-root", str(tmp_path / "etc")).config is None
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "\u00b2", "\u0663", "-", "1e999"])
+def test_what_is_no_number_is_a_mistake_of_the_command_line(command: Command, text: str) -> None:
+    for flag in FLAGS:
+        if flag.arity == 1 and flag.kind in (Kind.INTEGER, Kind.NUMBER):
+            found = command("llama-server", flag.spellings[0], text)
+            assert found.status in (0, 1), (flag.name, found.err)  # llama-server ends with 1
+            assert len(found.err.splitlines()) <= 1 or found.status == 0, (flag.name, found.err)

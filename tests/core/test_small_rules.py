@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
@@ -26,6 +27,7 @@ from appliance.core.records.history import Happening, HistoryQuery, NoTimeline, 
 from appliance.core.reported import build_id
 from appliance.core.scheduling.effects import Foresight
 from appliance.core.tools.box import NoTools
+from appliance.core.whole_numbers import whole_number
 from appliance.errors import BadRequest, Busy, ModelFailedToStart
 
 CORES = st.integers(1, 256)
@@ -40,6 +42,14 @@ def test_a_message_is_its_first_line_and_never_too_long(text: str) -> None:
     assert one_line("x" * (LONGEST + 1)).endswith("x...")
     if lines and len(lines[0]) <= LONGEST:
         assert one_line(text) == lines[0]
+
+
+@example("\u00b2")
+@example("9" * 5000)
+@given(st.integers(0, 10**18 - 1).map(str) | st.text("0129-+_ .\u0663", max_size=20) | st.text())
+def test_a_whole_number_is_its_digits_and_nothing_else_is_one(text: str) -> None:
+    is_one = re.fullmatch("[0-9]{1,18}", text) is not None
+    assert whole_number(text) == whole_number(text.encode()) == (int(text) if is_one else None)
 
 
 def test_what_a_device_holds_is_all_of_its_kinds() -> None:

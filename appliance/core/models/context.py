@@ -7,14 +7,15 @@ from itertools import pairwise
 
 from appliance.core.llama.flags import normalise
 from appliance.core.models.gguf import GgufInfo
+from appliance.core.whole_numbers import whole_number
 
 _FLAGS = ("--ctx-size", "-c")
 
 
 def said_context(argv: Sequence[str]) -> int:
     """Return the tokens of the last ``--ctx-size`` with a number, in a command of any program; 0: the model's own."""
-    values = [value.strip() for flag, value in pairwise(argv) if normalise(flag) in _FLAGS]
-    return next((int(value) for value in reversed(values) if value.isdecimal()), 0)
+    values = [whole_number(value.strip()) for flag, value in pairwise(argv) if normalise(flag) in _FLAGS]
+    return next((value for value in reversed(values) if value is not None), 0)
 
 
 def asked_context(info: GgufInfo | None, argv: Sequence[str]) -> int:

@@ -19,6 +19,7 @@ from appliance.core.settings import (
     open_door,
     refuse_open_door,
 )
+from appliance.core.whole_numbers import whole_number
 from appliance.errors import UsageError
 from appliance.platform.console import say
 
@@ -99,21 +100,23 @@ def is_on(options: Sequence[Option], name: str, *, unsaid: bool = True) -> bool:
 def number(options: Sequence[Option], name: str, default: int, least: int) -> int:
     """Return a whole number of at least ``least``. Raises UsageError."""
     text = value(options, name, str(default))
-    if not (text.isascii() and text.removeprefix("-").isdecimal() and int(text) >= least):
+    found = whole_number(text.removeprefix("-"))
+    if found is None or (found := -found if text.startswith("-") else found) < least:
         raise UsageError(f"{name} {text}: expected a whole number of at least {least}")
-    return int(text)
+    return found
 
 
 def _listen(options: Sequence[Option]) -> tuple[Listen, ...]:
     text = value(options, "--port", str(DEFAULT_PORT))
-    if not (text.isascii() and text.isdecimal()) or int(text) > 65535:
+    port = whole_number(text)
+    if port is None or port > 65535:
         raise UsageError(f"--port {text}: a port is a number from 0 to 65535")
     hosts = [host.strip() for host in value(options, "--host", DEFAULT_HOST).split(",") if host.strip()]
     if not hosts:
         raise UsageError("--host contains no address; give one such as 127.0.0.1, or leave it out")
-    if int(text) == 0 and sum(not host.endswith(SOCKET) for host in hosts) > 1:
+    if port == 0 and sum(not host.endswith(SOCKET) for host in hosts) > 1:
         raise UsageError("--port 0 works with only one --host")
-    return tuple(UnixSocket(host) if host.endswith(SOCKET) else (host, int(text)) for host in hosts)
+    return tuple(UnixSocket(host) if host.endswith(SOCKET) else (host, port) for host in hosts)
 
 
 def _tls(options: Sequence[Option]) -> tuple[str, str] | None:

@@ -17,6 +17,7 @@ from appliance.core.config.nodes import Problem
 from appliance.core.llama import flags
 from appliance.core.llama.flags import Option
 from appliance.core.settings import DEFAULT_PORT, UnixSocket, at_port
+from appliance.core.whole_numbers import whole_number
 from appliance.errors import InvalidConfig, UsageError
 from appliance.features.stand_in.core.preset_file import DEFAULT, EVERYWHERE, HF_TOKEN, KEYS, parse, read_key
 from appliance.features.stand_in.preset_models import read_ini
@@ -66,9 +67,9 @@ def on_vertex(settings: AppSettings, environ: Mapping[str, str]) -> AppSettings:
         return settings
     http = settings.http
     text = environ.get("AIP_HTTP_PORT") or str(DEFAULT_PORT)
-    if not (text.isascii() and text.isdecimal() and int(text) <= 65535):
+    port = whole_number(text)
+    if port is None or port > 65535:
         raise UsageError(f"AIP_HTTP_PORT={text}: a port is a number from 0 to 65535")
-    port = int(text)
     for other in {place[1] for place in http.listen if not isinstance(place, UnixSocket)} - {port}:
         say(f"AIP_HTTP_PORT counts: listening on port {port}, not {other}")
     names = ("AIP_PREDICT_ROUTE", "AIP_HEALTH_ROUTE")

@@ -16,6 +16,7 @@ from appliance.core.capped_output import CappedOutput
 from appliance.core.rooted_paths import BadPath, check_path
 from appliance.core.tools.box import ToolProblem
 from appliance.core.tools.targets import RunningContainer, Ssh, quoted
+from appliance.core.whole_numbers import whole_number
 from appliance.features.tools.core.patterns import BadToolPattern, posix_pattern
 from appliance.features.tools.core.search import BUDGET, JUNK, GrepLines, Kind, Search, SearchEnd, SearchJob, Wanted
 from appliance.features.tools.core.specs import MAX_CONTEXT, MAX_MATCHES, FileGlobSearch, GrepSearch
@@ -306,5 +307,4 @@ def _checked(path: str) -> str:
 
 
 def _number(text: bytes) -> int | None:
-    text = text.strip()
-    return int(text) if text.isdigit() else None
+    return whole_number(text.strip())

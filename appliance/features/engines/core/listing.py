@@ -21,6 +21,7 @@ from msgspec import Struct, structs
 from appliance.core.engine_output import MAX_TEXT, lines_of, printable
 from appliance.core.machine_look import Gpu, MachineLook
 from appliance.core.sizes import MIB
+from appliance.core.whole_numbers import whole_number
 
 Fault = Literal["list", "load", "crash", "garbage", "hang", "memory", "damaged", "missing"]
 """The fault: listing its devices failed, the model did not load, it died at work, it gave a wrong answer, it did not
@@ -232,8 +233,8 @@ def _visible(look: MachineLook, backend: str) -> Sequence[Gpu]:
         by_uuid = [gpu for word in words for gpu in cards if word and _has_uuid(gpu, word)]
         if by_uuid:
             cards = list(dict.fromkeys(by_uuid))
-        elif len({plain(gpu.name) for gpu in cards}) == 1 and all(word.isdecimal() for word in words):
-            cards = [cards[int(word)] for word in words if int(word) < len(cards)]
+        elif len({plain(gpu.name) for gpu in cards}) == 1 and None not in (numbers := list(map(whole_number, words))):
+            cards = [cards[number] for number in numbers if number is not None and number < len(cards)]
     return cards
 
 

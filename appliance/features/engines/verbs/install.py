@@ -20,6 +20,7 @@ from appliance.cli.show import human_size
 from appliance.core.builds import Build
 from appliance.core.models.hub_address import HubAccess
 from appliance.core.models.transfer import Throttle
+from appliance.core.whole_numbers import whole_number
 from appliance.engines.builds import EXECUTABLE, check_build
 from appliance.errors import UsageError
 from appliance.features.engines.core.builds import (
@@ -198,10 +199,10 @@ async def _size_of(hub: Hub, archive: Archive) -> int:
     async with hub.open("HEAD", archive.url) as answer:
         if answer.status >= 400:
             raise hub.refusal(answer, archive.name)
-        size = answer.headers.get(b"content-length", b"")
-    if not size.isdigit() or int(size) == 0:
+        size = whole_number(answer.headers.get(b"content-length", b""))
+    if not size:
         raise CannotInstall(f"{hub.host} does not report the size of {archive.name}; download it, and use --from FILE")
-    return int(size)
+    return size
 
 
 def _print_tenths(archive: Archive) -> Callable[[int], None]:

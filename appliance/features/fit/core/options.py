@@ -10,6 +10,7 @@ from appliance.core.engine import Manual
 from appliance.core.llama.flags import FALSE_WORDS, canonical, split
 from appliance.core.models.shape import Shape
 from appliance.core.sizes import GIB, MIB
+from appliance.core.whole_numbers import whole_number
 from appliance.errors import UsageError
 
 AUTO_PARALLEL = 4  # slots without ``--parallel``; they then share one context
@@ -63,7 +64,8 @@ def asked_of(args: Sequence[str], *, gpus: Sequence[str] = (), manual: Manual | 
 
     def whole(name: str) -> int | None:
         """A value that is not a number counts as unset: the engine will refuse it."""
-        return min(int(text(name)), MOST) if text(name).isascii() and text(name).isdecimal() else None
+        found = whole_number(text(name))
+        return min(found, MOST) if found is not None else None
 
     def is_on(name: str) -> bool | None:
         option = said.get(canonical(name))

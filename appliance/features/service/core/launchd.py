@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from appliance.core.installed import MAC_ACCOUNT, NAME
+from appliance.core.whole_numbers import whole_number
 from appliance.features.service.core.systemd import STOP
 
 LABEL = "io.llama-appliance"
@@ -97,7 +98,7 @@ def read_job(printed: str) -> LaunchdJob:
     status = words.get("last exit code", "0")
     ended = words.get("last terminating signal", "") or ("" if status in ("0", "(never exited)") else f"exit {status}")
     pid, runs = words.get("pid", ""), words.get("runs", "")
-    return LaunchdJob(int(pid) if pid.isdecimal() else None, int(runs) if runs.isdecimal() else 0, ended)
+    return LaunchdJob(whole_number(pid), whole_number(runs) or 0, ended)
 
 
 def is_disabled(printed: str) -> bool:

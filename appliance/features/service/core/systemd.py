@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from appliance.core.installed import ENVIRONMENT, ENVIRONMENT_FILES, NAME, STATE
+from appliance.core.whole_numbers import whole_number
 from appliance.features.service.core.status import ServiceStatus
 
 CACHE = f"/var/cache/{NAME}"
@@ -121,8 +122,8 @@ def status_of(shown: str, unit: str) -> ServiceStatus:
         enabled=words.get("UnitFileState") == "enabled",
         state=words.get("ActiveState", "unknown"),
         detail=words.get("SubState", "") if result in ("", "success") else result,
-        pid=int(pid) if pid.isdecimal() and pid != "0" else None,
-        restarts=int(restarts) if restarts.isdecimal() else 0,
+        pid=whole_number(pid) or None,
+        restarts=whole_number(restarts) or 0,
         said=words.get("StatusText", ""),
         unit=words.get("FragmentPath") or unit,
     )

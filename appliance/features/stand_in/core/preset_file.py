@@ -21,6 +21,7 @@ from appliance.core.config.nodes import Position, Problem
 from appliance.core.llama import flags
 from appliance.core.llama.flags import FALSE_WORDS, FLAGS, REPLACEMENT, TRUE_WORDS, Flag, Kind, Option
 from appliance.core.rpc_workers import endpoints_of
+from appliance.core.whole_numbers import whole_number
 from appliance.errors import UsageError
 
 DEFAULT = "default"  # the model for settings before the first section
@@ -41,7 +42,7 @@ _SAMPLERS = {
 }  # fmt: skip
 """Names of samplers and their letters in ``--sampler-seq`` (llama.cpp b11434)."""
 _OPPOSITE = {"mmap": "none", "none": "mmap"}  # load modes that ``mmap = false`` and ``no-mmap = false`` once meant
-_INTEGER = re.compile(r"[+-]?[0-9]+")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 NONE: Choices = MappingProxyType({})
 
@@ -246,7 +247,7 @@ def read_key(key: str, value: str, origin: str) -> EffectiveOption | str:
 
 
 def _for_the_router(key: str, value: str, origin: str) -> EffectiveOption | str:
-    if key == STOP_TIMEOUT and not (value.isascii() and value.isdecimal()):
+    if key == STOP_TIMEOUT and whole_number(value) is None:
         return f"{key} is a whole number of seconds, not {value!r}; write {key} = 10"
     if key == ENGINE and not value:
         return f"{key} has no value; write {key} = auto, or a backend such as vulkan"
