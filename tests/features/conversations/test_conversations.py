@@ -412,6 +412,8 @@ async def test_other_tabs_hear_of_every_change(server: Appliance):
         told = await client.until(b"conversation_changed")
         assert trio.current_time() - began < SOON
         assert b'"conversation":"c"' in told
+        await put(server, "d", title="newer")
+        assert b'"conversation":"c"' not in await client.until(b'"conversation":"d"'), "each change is told once"
 
 
 async def test_a_full_store_says_so_and_can_be_emptied(open_server: OpenServer, configured: Configure, tmp_path: Path):

@@ -257,6 +257,11 @@ async def test_a_file_comes_whole_and_in_parts(server: Appliance, box: DownloadS
     assert (whole.status, whole.body, whole.header("etag")) == (200, content, tag)
     head = await get(server, path, ("Range", "bytes=5-6"), method="HEAD")
     assert (head.status, head.body, head.cut, head.header("content-length")) == (200, b"", False, str(size))
+    async with server.connect() as client:
+        for method, body in (("HEAD", b""), ("GET", content)):
+            await client.send(method, path, headers=KEY)
+            assert (await client.answer()).body == body
+            client.h11.start_next_cycle()
     part = await get(server, path, ("Range", f"bytes=300000-{size}"), ("If-Range", tag))
     assert (part.status, part.body) == (206, content[300000:])
     assert part.header("content-range") == f"bytes 300000-{size - 1}/{size}"
