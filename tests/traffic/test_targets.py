@@ -120,6 +120,7 @@ async def test_a_selectors_answer_depends_on_who_is_asked_at_the_moment() -> Non
     groups = {"g": {"swap": False, "members": ["a", "b"]}}
     spill = {"strategy": "spillover", "targets": ["a", "b"], "settings": {"spillover": 1}}
     async with world_of(configuration(selectors={"s": spill}, groups=groups)) as world, AsyncExitStack() as under_way:
+        assert [await world.model("s") for _ in range(3)] == ["a"] * 3, "one after the other they all have room"
         first = await under_way.enter_async_context(world.targets.chosen("s"))
         second = await under_way.enter_async_context(world.targets.chosen("s"))
         assert [target.model.id for target in (first, second) if target.model is not None] == ["a", "b"]
