@@ -125,6 +125,8 @@ async def test_members_get_answers_of_models_here_alone(open_server: OpenServer,
         bare = structs.replace(address, key_headers=())
         async with HttpCall(bare, "POST", CHAT, (), QUESTION) as refused:
             assert refused.status == 401
+        async with HttpCall(address, "GET", "/api/blobs") as unnamed:
+            assert (unnamed.status, b"name a model" in await unnamed.read(1 << 20)) == (400, True)
 
 
 async def test_a_renewed_secret_ends_what_old_keys_have_begun(open_server: OpenServer, tmp_path: Path) -> None:
