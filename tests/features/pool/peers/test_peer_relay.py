@@ -212,13 +212,6 @@ class Relay:
         rows = await self._server.traffic.recorder.rows(Query(limit=100))
         return [row.metadata["peer"] for row in reversed(rows) if "peer" in (row.metadata or {})]
 
-    async def wait_known(self) -> None:
-        await until(
-            lambda: all(status.up is not None for status in self.peers.snapshot()),
-            within=10,
-            changed=self.peers.wait_changed,
-        )
-
 
 Relaying = Callable[..., AbstractAsyncContextManager[Relay]]
 
@@ -256,7 +249,7 @@ async def test_the_peer_sees_its_own_key_and_host_and_nothing_of_the_clients(
 async def test_the_next_peer_is_asked_when_the_first_is_gone(start_server: StartServer, relaying: Relaying):
     first, second = start_server(name="first"), start_server(name="second")
     async with relaying(a=dict(proxy=first.url), b=dict(proxy=second.url)) as relay:
-        await relay.wait_known()
+        await known(relay.peers, lambda all_: all(one.up is not None for one in all_.values()))
         assert (await relay.ask())[1]["name"] == "first"
         first.stop()
         status, seen = await relay.ask()
