@@ -16,6 +16,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from appliance.trio_parts import (
     SETTLED,
     WATCH_EVERY,
+    BackOff,
     Changed,
     WriteBehind,
     beside,
@@ -135,6 +136,15 @@ async def test_a_sign_of_life_is_given_every_so_many_seconds(autojump_clock: Moc
     with trio.move_on_after(10):
         await every(2, give)
     assert given == [3, 6, 9]
+
+
+async def test_each_death_in_a_row_waits_longer_and_a_long_life_begins_anew(autojump_clock: MockClock) -> None:
+    back_off, pauses = BackOff(), list[float]()
+    for lived in (0.0, 0.0, BackOff.LIVED, *[0.0] * 5, BackOff.LIVED + 1, 0.0):
+        await trio.sleep(lived)
+        pauses.append(back_off.pause())
+        await trio.sleep(pauses[-1])
+    assert pauses == [*BackOff.PAUSES, BackOff.PAUSES[-1], BackOff.PAUSES[-1], *BackOff.PAUSES[:2]]
 
 
 async def test_a_change_counts_once_it_has_stayed_for_a_while(autojump_clock: MockClock) -> None:

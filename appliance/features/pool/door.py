@@ -23,14 +23,11 @@ from appliance.core.settings import HttpSettings, UnixSocket
 from appliance.errors import BadRequest, RouteNotFound, Unauthorized, UsageError
 from appliance.feature import Assembled
 from appliance.features.pool.at_boxes import admit
-from appliance.features.pool.core.blobs import asks_for_blob
 from appliance.features.pool.core.keys import DOMAIN, BoxCertificate
 from appliance.features.pool.core.roster import Roster
 from appliance.features.pool.doors import JOIN, MAX_MESSAGE, REVERSE, ROSTER, SECRET, JoinRequest, NewSecret
-from appliance.features.pool.edges import answer_blob
 from appliance.features.pool.link import LINK_PATH, PeerLink
 from appliance.features.pool.membership import Membership
-from appliance.features.pool.model_blobs import ModelFilesHere
 from appliance.features.pool.peers import Peers
 from appliance.features.pool.pool_file import certificate_files
 from appliance.features.pool.reverse import dial_out, wait_to_ask
@@ -43,6 +40,7 @@ from appliance.http.bytes.server import Clients
 from appliance.http.bytes.tls import load_context
 from appliance.http.control.listing import View, tell_models
 from appliance.http.errors import JSON_TYPE
+from appliance.http.kernel import EdgeRoute
 from appliance.http.sockets.sockets import WebSockets
 from appliance.http.way.ask import Ask
 from appliance.http.way.context import RequestContext
@@ -66,9 +64,8 @@ T = TypeVar("T")
 class BoxDoor:
     """The place of a door: clients that connect wait until it is served. Made by `claim_door`."""
 
-    def __init__(self, listeners: Sequence[Listener], program: Assembled, peers: Peers, files: ModelFilesHere) -> None:
-        self.program, self.files = program, files
-        self._listeners, self._peers = listeners, peers
+    def __init__(self, listeners: Sequence[Listener], program: Assembled, peers: Peers) -> None:
+        self._listeners, self._program, self._peers = listeners, program, peers
         self._context: ssl.SSLContext | None = None
         self._key = ""
         self._adopt: Callable[[str], None] = lambda _: None
@@ -92,7 +89,7 @@ class BoxDoor:
 
     async def serve(self, membership: Membership, shutdown: trio.Event) -> None:
         """Answer members until ``shutdown``, or until the program ends, which sets it."""
-        kernel = self.program.kernel
+        kernel = self._program.kernel
         main, lifetime = kernel.edge, kernel.traffic.lifetime
         ours = main.settings
         settings = HttpSettings(  # the limits of the program's own server, and nothing else of it
@@ -132,7 +129,7 @@ class BoxDoor:
             )
 
     def _answers(self, edge: Edge, membership: Membership, shutdown: trio.Event) -> DoorGateway:
-        kernel, hold = self.program.kernel, self.program.hold
+        kernel, hold = self._program.kernel, self._program.hold
         owners = kernel.owners
         ask = Ask(edge, owners.fleet, kernel.ask.pool, kernel.ask.pings, continues=kernel.ask.continues)
         pipeline = Pipeline(edge, owners.catalog, ask, Hooks(hold=hold, admits=partial(admit, owners.fleet)))
@@ -140,7 +137,7 @@ class BoxDoor:
         return DoorGateway(
             edge,
             pipeline,
-            DoorRoutes(self, view, membership, shutdown),
+            DoorRoutes(view, membership, self._program.door(), shutdown),
             partial(WebSockets, edge, (PeerLink(owners.fleet, self._peers.guest, edge.traffic.lifetime),)),
             partial(FastPath, edge, pipeline, ask, hold),
         )
@@ -150,14 +147,14 @@ class BoxDoor:
             listener.close()
 
 
-async def claim_door(program: Assembled, peers: Peers, files: ModelFilesHere, port: int) -> BoxDoor:
+async def claim_door(program: Assembled, peers: Peers, port: int) -> BoxDoor:
     """Take a port of every address of this machine; 0 is any free one. Raises UsageError."""
     try:
         listeners = await open_listeners([("0.0.0.0", port)])
     except UsageError as error:
         fault = str(error).partition(";")[0]  # behind it stands advice about another option
         raise UsageError(f"{fault}; choose another port for the pool with --port") from None
-    door = BoxDoor(listeners, program, peers, files)
+    door = BoxDoor(listeners, program, peers)
     with suppress(UsageError):  # a machine without IPv6
         listeners += await open_listeners([("::", door.port)])
     return door
@@ -194,16 +191,13 @@ class DoorGateway(Gateway):
 class DoorRoutes:
     """The `ModellessRoutes` of a door."""
 
-    def __init__(self, door: BoxDoor, view: View, membership: Membership, shutdown: trio.Event) -> None:
-        self._files, self._edges = door.files, door.program.door()
-        self._view, self._membership, self._shutdown = view, membership, shutdown
+    def __init__(self, view: View, membership: Membership, edges: Sequence[EdgeRoute], shutdown: trio.Event) -> None:
+        """``edges`` are those of features."""
+        self._view, self._membership, self._edges, self._shutdown = view, membership, edges, shutdown
 
     async def answer(self, context: RequestContext, own: HttpSink, connection: Connection, head: HttpHead) -> None:
         """Raises ApplianceError and ClientLeft."""
         request = context.request
-        if asks_for_blob(request.method, request.path):
-            await answer_blob(context, self._files)
-            return
         if (request.method, request.path) == ("GET", REVERSE):
             await wait_to_ask(self._membership, self._shutdown, context, own, (connection, head))
             return

@@ -73,6 +73,7 @@ async def _open(ground: Ground) -> AsyncGenerator[ServerParts]:
             routes=routes,
             gets={"/api/pool": show_pool},
             edges=(lambda _: _Blobs(seat),),
+            door=(lambda _: _Blobs(seat),),
             sockets=(lambda kernel, _: PeerLink(fleet, peers.guest, kernel.traffic.lifetime),),
             adopt=adopt,
             wait_ended=seat.wait_quiet,

@@ -140,9 +140,7 @@ def _in_cache(model_id: str, repo: str, files: Sequence[HashedFile], folder: Pat
     for file in files:
         url, entry = blob_path(file.sha256), join_inside(snapshot, *file.name.split("/"))
         planned.append(PlannedFile.in_repo(url, file.name, file.sha256, file.size, entry, folder))
-    return DownloadPlan(
-        model_id=model_id, repo=repo, commit=snapshot.name, folder=folder, files=tuple(planned), unchanged=()
-    )
+    return DownloadPlan(model_id=model_id, repo=repo, commit=snapshot.name, folder=folder, files=tuple(planned))
 
 
 def _in_folder(model_id: str, files: Sequence[HashedFile], models_dir: Path, locks: Path) -> DownloadPlan:
@@ -161,6 +159,4 @@ def _in_folder(model_id: str, files: Sequence[HashedFile], models_dir: Path, loc
                 lock=locks / f"{file.sha256}.lock",
             )
         )
-    return DownloadPlan(
-        model_id=model_id, repo=model_id, commit="", ref=None, folder=coming, files=tuple(planned), unchanged=()
-    )
+    return DownloadPlan(model_id=model_id, repo=model_id, commit="", ref=None, folder=coming, files=tuple(planned))

@@ -82,7 +82,7 @@ class Membership(PoolHere):
         ``serve`` answers until its event is set, and sets that when the program begins to end.
         """
         self._renew_door, shutdown = renew, trio.Event()
-        await self._show_certificate(renew)
+        await self._show_certificate()
 
         async def answer() -> None:
             self.door_closed = trio.Event()
@@ -104,11 +104,11 @@ class Membership(PoolHere):
             self._peers.adopt_members({})
             self._tell_drained(False)
 
-    async def _show_certificate(self, renew: Renew) -> None:
+    async def _show_certificate(self) -> None:
         """A full disk does not end the program: the door opens, or knows new keys, when there is room."""
-        while not self.over.is_set():
+        while self._renew_door is not None and not self.over.is_set():
             try:
-                renew(self.own_certificate(), self.keys.door_key)
+                self._renew_door(self.own_certificate(), self.keys.door_key)
                 return
             except StoreFailed as error:
                 log.warning("other boxes cannot use the door of this one: %s", error)
@@ -398,8 +398,7 @@ class Membership(PoolHere):
         finally:
             self.ways = Ways(self.keys, self._dialled)
             self.changed.wake()
-            if self._renew_door is not None:
-                await self._show_certificate(self._renew_door)
+            await self._show_certificate()
 
     async def _keep_epochs(self) -> None:
         """Write the epochs of orders before one is carried out. Raises StoreFailed."""

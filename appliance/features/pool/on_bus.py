@@ -164,7 +164,10 @@ class OnBus:
     async def _be_client(self, plan: BusPlan, orders: BoxOrders) -> None:
         if plan.kind == "none":
             await trio.sleep_forever()
-        access = self._access(plan)
+        me, keys = self._pool.me, self._pool.keys
+        access = BusAccess(places=plan.servers, client=me, nkey=keys.bus_user, seed=keys.bus_seed)
+        if plan.kind == "external":
+            access = external_access(plan.url, me)
         async with open_bus(access, await self._tls(access)) as bus:
             self.bus, self._bucket = bus, Bucket(bus, f"pool_{self._pool.roster.pool}")
             await wait_any(
@@ -257,12 +260,6 @@ class OnBus:
             files=self._pool.own_certificate(),
             keys=self._pool.keys,
         )
-
-    def _access(self, plan: BusPlan) -> BusAccess:
-        me, keys = self._pool.me, self._pool.keys
-        if plan.kind == "external":
-            return external_access(plan.url, me)
-        return BusAccess(places=plan.servers, client=me, nkey=keys.bus_user, seed=keys.bus_seed)
 
     async def _tls(self, access: BusAccess) -> ssl.SSLContext | None:
         """The TLS of a client that shows this box's certificate, and believes its authority alone."""

@@ -98,10 +98,6 @@ class BoxPool:
         hands = OwnHands(self._nursery, kernel.owners, self._peers)
         return Membership(self._path, kept, kernel, self._peers, hands)
 
-    async def _claim(self, port: int) -> BoxDoor:
-        """Take the port of a door; 0 is any free one. Raises UsageError."""
-        return await claim_door(self._program, self._peers, self.files, port)
-
     async def create(self, asked: CreatePool) -> PoolInvitation:
         """Make a pool of this box, and a code that lets the next one in. Raises BadRequest, Conflict, UsageError."""
 
@@ -155,7 +151,7 @@ class BoxPool:
                 )
             for problem in self._of_file():
                 raise StoreFailed(problem.text)
-            door = await self._claim(DEFAULT_PORT if asked.port is None else asked.port)
+            door = await claim_door(self._program, self._peers, DEFAULT_PORT if asked.port is None else asked.port)
             try:
                 box = self._box(asked, door.port)
                 found = await agree(box)
@@ -196,7 +192,7 @@ class BoxPool:
         door: BoxDoor | None = None
         while door is None and not membership.over.is_set():
             try:
-                door = await self._claim(own.port)
+                door = await claim_door(self._program, self._peers, own.port)
             except UsageError as error:
                 if membership.problem is None:
                     log.warning("the other boxes of the pool cannot reach this one: %s", error)

@@ -56,6 +56,7 @@ class Peers:
         self.side = PoolSide()
         self._guests: dict[object, tuple[str, Sequence[ModelState]]] = {}
         self._news = Changed()
+        self.wait_changed = self._news.wait
         tell = partial(exchange_states, local_state=own_states, wait_changed=wait_changed)
         self._make = partial(RemotePeer, tell=tell, changed=self._news.wake)
 
@@ -198,9 +199,6 @@ class Peers:
     def guests(self) -> list[tuple[str, Sequence[ModelState]]]:
         """Return the appliances that are linked to this one: their label and models."""
         return list(self._guests.values())
-
-    async def wait_changed(self) -> None:
-        await self._news.wait()
 
     def get(self, peer_id: str) -> RemotePeer:
         """Raises PeerFailed."""

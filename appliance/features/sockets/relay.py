@@ -56,13 +56,9 @@ async def relay_websocket(handshake: Handshake, address: Address, target: str, h
 async def join_peers(
     peers: OtherServers, candidates: Sequence[tuple[str, str]], handshake: Handshake, target: str, headers: Headers
 ) -> None:
-    """The same with the best of ``candidates`` that can be reached; see `answer_from_peers`."""
+    """The same with the best of ``candidates`` that can be reached. Raises PeerFailed."""
     passed = for_peers(headers, candidates)
-
-    async def join(peer_id: str, model: str) -> None:
-        await relay_websocket(handshake, peers.address(peer_id), target, passed)
-
-    await first_reached(peers, candidates, join)
+    await first_reached(peers, candidates, lambda address: relay_websocket(handshake, address, target, passed))
 
 
 async def _first_to_end(client: Websocket, upstream: Websocket) -> Websocket:

@@ -8,6 +8,7 @@ from appliance.core.headers import fields, without
 from appliance.errors import PeerFailed, UpstreamFailed
 from appliance.http.way.outgoing import CONVERSATION, IDENTITY
 from appliance.traffic.other_servers import OtherServers
+from appliance.upstream.address import Address
 from appliance.upstream.client import ConnectFailed, Headers, forwardable_to_peer
 
 VIA = (b"Via", b"1.1 llama-appliance")
@@ -16,17 +17,17 @@ MAX_HOPS = 4
 
 
 async def first_reached(
-    peers: OtherServers, candidates: Sequence[tuple[str, str]], ask: Callable[[str, str], Awaitable[None]]
+    peers: OtherServers, candidates: Sequence[tuple[str, str]], ask: Callable[[Address], Awaitable[None]]
 ) -> None:
-    """Call ``ask`` with a peer id and its model, best first, until one is reached.
+    """Call ``ask`` with the address of a peer, the best one first, until one is reached.
 
     Raises PeerFailed when all failed, or the one that took the request did.
     """
     failures: list[tuple[str, str]] = []
-    for peer_id, model in peers.order(candidates):
+    for peer_id, _ in peers.order(candidates):
         try:
             with peers.using(peer_id):
-                await ask(peer_id, model)
+                await ask(peers.address(peer_id))
                 return
         # Only this failure proves that no byte has left. Behind any other one the peer may be at work on the request,
         # and a second peer would do the same work again.

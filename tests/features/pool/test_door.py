@@ -39,7 +39,7 @@ from appliance.features.pool.doors import (
 )
 from appliance.features.pool.membership import Membership
 from appliance.features.pool.peers import Peers, open_peers
-from appliance.features.pool.pool_file import KeptPool, write_pool
+from appliance.features.pool.pool_file import KeptPool, certificate_files, write_pool
 from appliance.features.pool.reverse import dial
 from appliance.features.sockets.relay import join_peers
 from appliance.http.bytes import listening
@@ -73,13 +73,12 @@ async def test_a_box_of_another_version_is_told_which_one_to_upgrade(open_server
 
 
 @asynccontextmanager
-async def impostor(tmp_path: Path) -> AsyncGenerator[tuple[int, list[bytes]]]:
+async def impostor() -> AsyncGenerator[tuple[int, list[bytes]]]:
     """A server with a certificate of another pool for b1: its port, and the bytes that it has heard over TLS."""
     own = PoolKeys(b"i" * 32).issue("b1", ("127.0.0.1",), b"s" * 32)
-    (tmp_path / "c.pem").write_text(own.certificate)
-    (tmp_path / "k.pem").write_text(own.key)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tmp_path / "c.pem", tmp_path / "k.pem")
+    with certificate_files(own) as files:
+        context.load_cert_chain(*files)
     heard: list[bytes] = []
 
     async def impose(stream: trio.SocketStream) -> None:
@@ -96,9 +95,9 @@ async def impostor(tmp_path: Path) -> AsyncGenerator[tuple[int, list[bytes]]]:
         nursery.cancel_scope.cancel()
 
 
-async def test_an_impostor_at_the_address_gets_no_token(tmp_path: Path) -> None:
+async def test_an_impostor_at_the_address_gets_no_token() -> None:
     real = PoolKeys(bytes(32))
-    async with impostor(tmp_path) as (port, heard):
+    async with impostor() as (port, heard):
         token = bytes(TOKEN_SIZE)
         code = JoinCode(addresses=("127.0.0.1",), port=port, ca_public=real.ca_public, token=token)
         with pytest.raises(BoxFailed, match="another server, or a box of another pool"):
@@ -106,8 +105,8 @@ async def test_an_impostor_at_the_address_gets_no_token(tmp_path: Path) -> None:
     assert b"".join(heard) == b""
 
 
-async def test_an_impostor_gets_no_key_of_a_box_that_dials_out(tmp_path: Path) -> None:
-    async with impostor(tmp_path) as (port, heard):
+async def test_an_impostor_gets_no_key_of_a_box_that_dials_out() -> None:
+    async with impostor() as (port, heard):
         b1 = Box(name="b1", addresses=("127.0.0.1",), port=port)
         with pytest.raises(NotTrusted):
             await dial(Ways(PoolKeys(bytes(32))).guess(b1), "b2")
@@ -125,6 +124,8 @@ async def test_members_get_answers_of_models_here_alone(open_server: OpenServer,
         bare = structs.replace(address, key_headers=())
         async with HttpCall(bare, "POST", CHAT, (), QUESTION) as refused:
             assert refused.status == 401
+        async with HttpCall(address, "GET", "/api/blobs") as unnamed:
+            assert (unnamed.status, b"name a model" in await unnamed.read(1 << 20)) == (400, True)
 
 
 async def test_a_renewed_secret_ends_what_old_keys_have_begun(open_server: OpenServer, tmp_path: Path) -> None:

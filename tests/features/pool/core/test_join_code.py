@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import ssl
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -15,6 +14,7 @@ from nacl.signing import SigningKey
 from appliance.errors import BadRequest
 from appliance.features.pool.core.join_code import LIFE, Codes, JoinCode, read_code
 from appliance.features.pool.core.keys import BoxCertificate, PoolKeys, is_signed_by, server_name
+from appliance.features.pool.pool_file import certificate_files
 
 PLACES = st.ip_addresses().map(str) | st.from_regex(r"[a-z0-9][a-z0-9.-]{0,40}", fullmatch=True)
 CODES = st.builds(
@@ -99,16 +99,14 @@ def der(pem: str) -> bytes:
     return ssl.PEM_cert_to_DER_cert(pem)
 
 
-def context(server: bool, own: BoxCertificate, ca: str, folder: Path) -> ssl.SSLContext:
+def context(server: bool, own: BoxCertificate, ca: str) -> ssl.SSLContext:
     """Both sides show a certificate and check the other's, with the strictest flags that OpenSSL has."""
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
     made.verify_mode = ssl.CERT_REQUIRED
     made.verify_flags |= ssl.VERIFY_X509_STRICT
     made.load_verify_locations(cadata=ca)
-    files = folder / "cert.pem", folder / "key.pem"
-    files[0].write_text(own.certificate)
-    files[1].write_text(own.key)
-    made.load_cert_chain(*files)
+    with certificate_files(own) as files:
+        made.load_cert_chain(*files)
     return made
 
 
@@ -131,17 +129,17 @@ def shake_hands(client: ssl.SSLContext, server: ssl.SSLContext, name: str) -> by
 
 
 @pytest.mark.parametrize("name", [server_name("b1"), *ADDRESSES])
-def test_a_box_is_believed_by_its_name_and_by_each_address(tmp_path: Path, name: str) -> None:
-    both = [context(server, LEAF, KEYS.ca_pem, tmp_path) for server in (False, True)]
+def test_a_box_is_believed_by_its_name_and_by_each_address(name: str) -> None:
+    both = [context(server, LEAF, KEYS.ca_pem) for server in (False, True)]
     assert is_signed_by(KEYS.ca_public, shake_hands(both[0], both[1], name))
 
 
-def test_another_name_and_another_pool_are_not_believed(tmp_path: Path) -> None:
-    server = context(True, LEAF, KEYS.ca_pem, tmp_path)
+def test_another_name_and_another_pool_are_not_believed() -> None:
+    server = context(True, LEAF, KEYS.ca_pem)
     with pytest.raises(ssl.SSLCertVerificationError, match="mismatch"):
-        shake_hands(context(False, LEAF, KEYS.ca_pem, tmp_path), server, server_name("b2"))
+        shake_hands(context(False, LEAF, KEYS.ca_pem), server, server_name("b2"))
     with pytest.raises(ssl.SSLCertVerificationError):
-        shake_hands(context(False, LEAF, OTHERS.ca_pem, tmp_path), server, server_name("b1"))
+        shake_hands(context(False, LEAF, OTHERS.ca_pem), server, server_name("b1"))
 
 
 @given(at=st.integers(0, len(der(LEAF.certificate)) - 1), bit=st.integers(0, 7))

@@ -35,22 +35,14 @@ ANSWER_WITHIN = 1.0
 Call = Callable[[], None]
 
 
-class Found(NamedTuple):
-    """The answer to a read, and the number of the store that gave it."""
+class Outcome(NamedTuple):
+    """The answer to a step: the revision, what was read, and the number of the store; 0 for a conflict."""
 
-    revision: int
-    value: bytes | None
-    generation: int
-
-
-class Stored(NamedTuple):
-    """The answer to a put: the new revision, and the number of the store; 0 and 0 for a conflict."""
-
-    revision: int
-    generation: int
+    revision: int = 0
+    value: bytes | None = None
+    generation: int = 0
 
 
-Outcome = Found | Stored
 Answer = Callable[[Outcome], None]
 
 
@@ -103,22 +95,22 @@ class World:
         for _ in range(self.copies()):
             self.at(self.delay(), partial(answer, outcome))
 
-    def read(self, key: str) -> Found:
+    def read(self, key: str) -> Outcome:
         past = self.values.get(key, [])
         if not self.calm and self.chance.random() < self.bad * 0.2:
             past = past[: self.chance.randrange(len(past) + 1)]
         revision, value = past[-1] if past else (0, None)
-        return Found(revision, value, self.generation)
+        return Outcome(revision, value, self.generation)
 
-    def put(self, step: PutKey) -> Stored:
+    def put(self, step: PutKey) -> Outcome:
         past = self.values.setdefault(step.key, [])
         if (past[-1][0] if past else 0) != step.revision:
-            return Stored(0, 0)
+            return Outcome()
         if past and step.key == KEY:
             assert understood(step.value).epoch >= understood(past[-1][1]).epoch, "the epoch of a record went back"
         self.revision += 1
         past.append((self.revision, step.value))
-        return Stored(self.revision, self.generation)
+        return Outcome(self.revision, None, self.generation)
 
     def copies(self) -> int:
         return 1 if self.calm else self.chance.choices((1, 0, 2), (1, self.bad * 0.15, self.bad * 0.15))[0]
@@ -251,7 +243,7 @@ class BoxOfTest:
         self.request += 1
         self.waits = isinstance(step, (ReadKey, PutKey))
         if isinstance(step, (ReadKey, PutKey)):
-            hear, asked_by = partial(self.on_answer, self.request, step.key), self.incarnation
+            hear, asked_by = partial(self.on_answer, self.request, step), self.incarnation
             if self.world.time >= self.cut_until:
                 self.world.send(step, lambda outcome: self.happen(asked_by, partial(hear, outcome)))
             self.later(ANSWER_WITHIN, partial(self.give_up, self.request))
@@ -264,19 +256,19 @@ class BoxOfTest:
             self.request += 1
             self.waits = False
 
-    def on_answer(self, request: int, key: str, outcome: Outcome) -> None:
+    def on_answer(self, request: int, asked: ReadKey | PutKey, outcome: Outcome) -> None:
         if request != self.request:
             return  # it came too late, or is the second one
         self.request += 1
         self.waits = False
-        if isinstance(outcome, Stored):
+        if isinstance(asked, PutKey):
             if outcome.generation:
-                self.carry_out(self.lease.on_stored(key, outcome.revision))
+                self.carry_out(self.lease.on_stored(asked.key, outcome.revision))
             else:
                 self.later(0.05, self.attempt)
             return
         known = self.fences.highest(MODEL)
-        step = self.lease.on_entry(key, outcome.value, outcome.revision, self.now)
+        step = self.lease.on_entry(asked.key, outcome.value, outcome.revision, self.now)
         if step is None:
             self.world.granted(self, outcome.generation, known=known)
         else:

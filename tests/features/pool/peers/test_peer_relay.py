@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -194,45 +194,34 @@ CLIENTS_OWN = [
 ]
 
 
-class Relay:
-    """A program that has its models at peers, each of which may have ``m``."""
-
-    def __init__(self, server: Appliance) -> None:
-        self.peers, self.url, self._server = server.owners.peers, server.url, server
-
-    async def answer(self, headers: Sequence[tuple[str, str]] = ()) -> Answer:
-        return await self._server.ask("POST", "/v1/completions", {"model": "m", "prompt": "x"}, headers)
-
-    async def ask(self, headers: Sequence[tuple[str, str]] = ()) -> tuple[int, Any]:
-        answer = await self.answer(headers)
-        return answer.status, answer.json
-
-    async def answered(self) -> list[str]:
-        """The peers whose answers began, in order."""
-        rows = await self._server.traffic.recorder.rows(Query(limit=100))
-        return [row.metadata["peer"] for row in reversed(rows) if "peer" in (row.metadata or {})]
-
-    async def wait_known(self) -> None:
-        await until(
-            lambda: all(status.up is not None for status in self.peers.snapshot()),
-            within=10,
-            changed=self.peers.wait_changed,
-        )
+async def complete(relay: Appliance, headers: Sequence[tuple[str, str]] = ()) -> Answer:
+    return await relay.ask("POST", "/v1/completions", {"model": "m", "prompt": "x"}, headers)
 
 
-Relaying = Callable[..., AbstractAsyncContextManager[Relay]]
+async def ask(relay: Appliance, headers: Sequence[tuple[str, str]] = ()) -> tuple[int, Any]:
+    found = await complete(relay, headers)
+    return found.status, found.json
+
+
+async def answered(relay: Appliance) -> list[str]:
+    """The peers whose answers began, in order."""
+    rows = await relay.traffic.recorder.rows(Query(limit=100))
+    return [row.metadata["peer"] for row in reversed(rows) if "peer" in (row.metadata or {})]
+
+
+Relaying = Callable[..., AbstractAsyncContextManager[Appliance]]
 
 
 @pytest.fixture
 def relaying(open_server: OpenServer, tmp_path: Path) -> Relaying:
-    @asynccontextmanager
-    async def relaying(**peers: Mapping[str, object]) -> AsyncGenerator[Relay]:
+    """A program that has its models at peers, each of which may have ``m``."""
+
+    def relaying(**peers: Mapping[str, object]) -> AbstractAsyncContextManager[Appliance]:
         config = tmp_path / "config.json"
         config.write_text(
             json.dumps({"models": {}, "peers": {id: {"models": ["m"], **peer} for id, peer in peers.items()}})
         )
-        async with open_server(config=config) as server:
-            yield Relay(server)
+        return open_server(config=config)
 
     return relaying
 
@@ -242,7 +231,7 @@ async def test_the_peer_sees_its_own_key_and_host_and_nothing_of_the_clients(
 ):
     server = start_server(name="one")
     async with relaying(p=dict(proxy=f"{server.url}/base/", apiKey="peers-key")) as relay:
-        status, seen = await relay.ask([*CLIENTS_OWN, ("Origin", relay.url), ("X-Kept", "yes")])
+        status, seen = await ask(relay, [*CLIENTS_OWN, ("Origin", relay.url), ("X-Kept", "yes")])
     assert (status, seen["path"]) == (200, "/base/v1/completions")
     headers = {name.lower(): value for name, value in seen["headers"]}
     assert headers["authorization"] == "Bearer peers-key"
@@ -256,19 +245,19 @@ async def test_the_peer_sees_its_own_key_and_host_and_nothing_of_the_clients(
 async def test_the_next_peer_is_asked_when_the_first_is_gone(start_server: StartServer, relaying: Relaying):
     first, second = start_server(name="first"), start_server(name="second")
     async with relaying(a=dict(proxy=first.url), b=dict(proxy=second.url)) as relay:
-        await relay.wait_known()
-        assert (await relay.ask())[1]["name"] == "first"
+        await known(relay.owners.peers, lambda all_: all(one.up is not None for one in all_.values()))
+        assert (await ask(relay))[1]["name"] == "first"
         first.stop()
-        status, seen = await relay.ask()
+        status, seen = await ask(relay)
         assert (status, seen["name"]) == (200, "second")
-        assert [status.up for status in relay.peers.snapshot()] == [False, True]
-        assert await relay.answered() == ["a", "b"]
+        assert [status.up for status in relay.owners.peers.snapshot()] == [False, True]
+        assert await answered(relay) == ["a", "b"]
 
 
 async def test_all_are_gone(free_port: Callable[[], int], relaying: Relaying):
     gone = [dict(proxy=f"http://127.0.0.1:{free_port()}") for _ in range(2)]
     async with relaying(a=gone[0], b=gone[1]) as relay:
-        status, answer = await relay.ask()
+        status, answer = await ask(relay)
         assert status == 502
         message = answer["error"]["message"]
         assert "a: it does not accept connections" in message
@@ -279,23 +268,23 @@ async def test_all_are_gone(free_port: Callable[[], int], relaying: Relaying):
 async def test_errors_of_a_peer_pass_and_are_not_asked_of_another(start_server: StartServer, relaying: Relaying):
     busy, idle = start_server(post_status=503, name="busy"), start_server(name="idle")
     async with relaying(a=dict(proxy=busy.url), b=dict(proxy=idle.url)) as relay:
-        status, seen = await relay.ask()
+        status, seen = await ask(relay)
         assert (status, seen["name"]) == (503, "busy")
 
 
 async def test_a_peer_that_dies_in_its_answer_is_not_followed_by_another(start_server: StartServer, relaying: Relaying):
     dying, well = start_server(breaks=True, name="dying"), start_server(name="well")
     async with relaying(a=dict(proxy=dying.url), b=dict(proxy=well.url)) as relay:
-        answer = await relay.answer()
+        answer = await complete(relay)
         assert len(answer.body) < int(answer.header("content-length")), "it has begun, and is cut off"
-        assert await relay.answered() == ["a"]
+        assert await answered(relay) == ["a"]
 
 
 async def test_a_request_does_not_go_in_circles(start_server: StartServer, relaying: Relaying):
     async with relaying(p=dict(proxy=start_server().url)) as relay:
-        _, seen = await relay.ask([("Via", "1.1 llama-appliance, 1.0 cache")])
+        _, seen = await ask(relay, [("Via", "1.1 llama-appliance, 1.0 cache")])
         via = [value for name, value in seen["headers"] if name.lower() == "via"]
         assert ", ".join(via).count("llama-appliance") == 2
-        status, answer = await relay.ask([("Via", "1.1 llama-appliance")] * 4)
+        status, answer = await ask(relay, [("Via", "1.1 llama-appliance")] * 4)
         assert status == 502
         assert "4 appliances" in answer["error"]["message"]
