@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -23,6 +22,7 @@ from appliance.core.models.model import Model
 from appliance.core.settings import FleetSettings
 from appliance.fleet.owner import Fleet, open_fleet
 from appliance.fleet.status import ChildStatus
+from appliance.platform.ports import free_port
 from appliance.upstream.client import Address, HttpCall
 
 PLAIN = Path(__file__).parent / "fakes" / "plain_server.py"
@@ -42,12 +42,6 @@ def script(code: str) -> str:
 
 
 SLEEP = script("import time; time.sleep(1000)")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Event(NamedTuple):

@@ -25,6 +25,7 @@ from needs import FIXTURES, advice, compiled, is_here
 from waiting import wait
 
 from appliance.features import FEATURES
+from appliance.platform import ports
 from appliance.platform.inside import bring_engine
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -318,10 +319,4 @@ def write_model() -> WriteModel:
 @pytest.fixture(scope="session")
 def free_port() -> Callable[[], int]:
     """Ask for a loopback TCP port that nothing listens on at this moment."""
-
-    def find() -> int:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            return int(probe.getsockname()[1])
-
-    return find
+    return ports.free_port

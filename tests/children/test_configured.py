@@ -11,11 +11,12 @@ from pathlib import Path
 import psutil
 import pytest
 import trio
-from configured_harness import KILLED, PLAIN, SLEEP, WINDOWS, Fleets, Settings, World, ask, free_port, script
+from configured_harness import KILLED, PLAIN, SLEEP, WINDOWS, Fleets, Settings, World, ask, script
 from waiting import PATIENCE, SOON
 
 from appliance.errors import ModelFailedToStart, ModelUnloaded, UpstreamFailed
 from appliance.fleet import run
+from appliance.platform.ports import free_port
 
 
 async def test_any_server_serves_and_later_requests_find_it(fleets: Fleets) -> None:

@@ -10,11 +10,12 @@ from collections.abc import Generator
 
 import pytest
 import trio
-from configured_harness import PYTHON, SLEEP, WINDOWS, Fleets, Settings, World, ask, free_port, script
+from configured_harness import PYTHON, SLEEP, WINDOWS, Fleets, Settings, World, ask, script
 from leftovers import is_alive
 from waiting import SOON, until
 
 from appliance.errors import ModelFailedToStart, ModelUnloaded, UpstreamFailed
+from appliance.platform.ports import free_port
 
 CONTAINER = '''
 import os, signal, subprocess, sys, time

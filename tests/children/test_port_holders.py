@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 import trio
-from configured_harness import PLAIN, Fleets, Settings, ask, free_port
+from configured_harness import PLAIN, Fleets, Settings, ask
 from waiting import until
 
 from appliance.core.config.types import Compat, ModelConfig
 from appliance.errors import ModelFailedToStart
 from appliance.fleet.launch import listens_itself
-from appliance.platform.ports import foreign_holder
+from appliance.platform.ports import foreign_holder, free_port
 from appliance.upstream.client import Address
 
 SOON = {"m": {"health_check_timeout": 1.5}}

@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from http.client import HTTPConnection
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import psutil
 import pytest
@@ -107,7 +107,7 @@ class Server:
             )
         self.host, self.port = "", 0
 
-    def wait_listening(self) -> Server:
+    def wait_listening(self) -> Self:
         """Return once the line that tells the address has been printed."""
         match = self.wait_for(lambda: re.search(r"listening on http://(\[[^]]+\]|[^:\s]+):(\d+)", self.told()))
         self.host, self.port = match[1].strip("[]"), int(match[2])
@@ -154,7 +154,7 @@ class Server:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"still there after {seconds} s:\n{self.told()}") from None
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

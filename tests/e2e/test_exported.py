@@ -8,7 +8,6 @@ import signal
 import subprocess
 from collections.abc import Generator
 from contextlib import contextmanager
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from program import COMMAND, Answer, Server, fresh_environment, http
 from waiting import wait
 
 pytestmark = pytest.mark.needs("export-tools")
-CHAT = "/v1/chat/completions"
 OLDEST, NEWEST = "1.30", "1.37"
 """Versions of Kubernetes: the first one that knows the sleep before a stop, and the validator's last one."""
 
@@ -47,49 +45,27 @@ def serving(folder: Path, *argv: str) -> Generator[Server]:
         yield server.wait_listening()
 
 
-class Router:
+class Router(Server):
     """SMG, started by the exported command."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.port = port_block(2)
-        metrics = ("--prometheus-host", "127.0.0.1", "--prometheus-port", str(self.port + 1))
-        self._words = ("--port", str(self.port), *metrics)
-
-    def __enter__(self) -> Router:
-        env = {**fresh_environment(self._folder), "PATH": f"{EXPORT_TOOLS}{os.pathsep}{os.environ['PATH']}"}
-        with (self._folder / "smg.log").open("wb") as log:
-            argv = [self._folder / "smg.sh", *self._words]
-            self._process = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._process.terminate()
-        try:
-            self._process.wait(15)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait(10)
-
-    def ask(self, method: str, path: str, body: object = None) -> Answer:
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
-        try:
-            connection.request(method, path, json.dumps(body) if body else None, {"Content-Type": "application/json"})
-            response = connection.getresponse()
-            return Answer(response.status, dict(response.headers.items()), response.read())
-        finally:
-            connection.close()
+        port = port_block(2)
+        metrics = ("--prometheus-host", "127.0.0.1", "--prometheus-port", str(port + 1))
+        path = {"PATH": f"{EXPORT_TOOLS}{os.pathsep}{os.environ['PATH']}"}
+        super().__init__(("--port", str(port), *metrics), folder, path, program=folder / "smg.sh")
+        self.host, self.port = "127.0.0.1", port
 
     def workers(self) -> dict[str, dict[str, Any]]:
         """The workers by URL; none as long as SMG does not answer."""
         try:
-            return {each["url"]: each for each in self.ask("GET", "/workers").json()["workers"]}
+            return {each["url"]: each for each in http(self, "GET", "/workers").json()["workers"]}
         except OSError:
             return {}
 
     def chat(self, *, stream: bool = False) -> Answer:
         said = [{"role": "user", "content": "Hello"}]
-        return self.ask("POST", CHAT, {"model": "starter", "messages": said, "max_tokens": 8, "stream": stream})
+        body = {"model": "starter", "messages": said, "max_tokens": 8, "stream": stream}
+        return http(self, "POST", "/v1/chat/completions", body)
 
 
 @pytest.mark.slow

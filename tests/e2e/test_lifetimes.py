@@ -259,20 +259,15 @@ def test_standard_streams_that_are_closed_do_no_harm(
 ) -> None:
     port = free_port()
     line = f'exec "{COMMAND}" serve --listen 127.0.0.1:{port} --engine "{built_engine}" --threads 1 <&- >&- 2>&-'
-    process = subprocess.Popen(["/bin/sh", "-c", line], cwd=tmp_path, env=fresh_environment(tmp_path))
 
     def listens() -> bool:
-        assert process.poll() is None
         with socket.socket() as client:
             return client.connect_ex(("127.0.0.1", port)) == 0
 
-    try:
-        wait(listens)
-        process.terminate()
-        assert process.wait(20) == 0
-    finally:
-        process.kill()
-        process.wait()
+    with Server(("-c", line), tmp_path, program=Path("/bin/sh")) as server:
+        server.wait_for(listens)
+        server.signal(signal.SIGTERM)
+        assert server.wait(20) == 0
 
 
 @posix_only

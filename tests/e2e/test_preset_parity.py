@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import signal
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from urllib.request import urlopen
 
 import pytest
 from gguf_files import WriteModel
@@ -88,46 +82,18 @@ def disk(tmp_path: Path, write_model: WriteModel) -> Disk:
 Listing = dict[str, tuple[list[str], list[str], str, str]]
 
 
-@contextmanager
-def router(engine: str, disk: Disk, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("LLAMA_ARG", "LLAMA_API", "HF_"))}
-    argv = [engine, "--port", str(port), *ARGV, "--models-preset", str(disk.file), "--models-dir", str(disk.models)]
-    process = subprocess.Popen(
-        argv,
-        env={**env, "LLAMA_CACHE": str(disk.cache), "HOME": str(disk.file.parent)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.wait(10)
-
-
 def theirs(engine: str, disk: Disk, port: int) -> Listing | None:
     """What llama-server's router lists; None when it refuses to start."""
-    with router(engine, disk, port) as process:
-        until = time.monotonic() + START_TIME
-        while process.poll() is None:
-            try:
-                with urlopen(f"http://127.0.0.1:{port}/models", timeout=5) as answer:
-                    models = json.load(answer)["data"]
-            except OSError:
-                assert time.monotonic() < until, "llama-server does not listen"
-                time.sleep(0.02)
-                continue
-            return {
-                model["id"]: (
-                    model["aliases"],
-                    model["tags"],
-                    model["source"],
-                    model["status"]["preset"].replace(FORCED, ""),
-                )
-                for model in models
-            }
-    return None
+    argv = ("--port", str(port), *ARGV, "--models-preset", str(disk.file), "--models-dir", str(disk.models))
+    with Server(argv, disk.file.parent, {"LLAMA_CACHE": str(disk.cache)}, program=Path(engine)) as router:
+        wait(lambda: "listening on http" in router.told() or router.process.poll() is not None, told=router.told)
+        if router.process.poll() is not None:
+            return None
+        models = http(router.wait_listening(), "GET", "/models").json()["data"]
+    return {
+        model["id"]: (model["aliases"], model["tags"], model["source"], model["status"]["preset"].replace(FORCED, ""))
+        for model in models
+    }
 
 
 def ours(disk: Disk) -> Listing | None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-import subprocess
 from pathlib import Path
 
 import pytest
 from gguf_files import write_model
 from homes import Home
 from hub_process import FakeHub, fake_hub
-from program import COMMAND, fresh_environment
+from program import Server
 from waiting import wait
 
 REPO = "acme/large-GGUF"
@@ -39,12 +38,10 @@ def large_model(path: Path, size: int) -> str:
 
 def kill_after(hub: FakeHub, count: int, home: Home) -> None:
     """Begin to pull, and end the program without warning once the hub has sent so many bytes more."""
-    wanted, env = hub.sent() + count, {**fresh_environment(home.folder), **home.env}
-    with subprocess.Popen([COMMAND, "pull", REPO], cwd=home.folder, env=env, stderr=subprocess.DEVNULL) as process:
-        try:
-            wait(lambda: not (hub.sent() < wanted and process.poll() is None), within=60)
-        finally:
-            process.kill()
+    wanted = hub.sent() + count
+    with Server(("pull", REPO), home.folder, home.env) as pull:
+        wait(lambda: not (hub.sent() < wanted and pull.process.poll() is None), within=60)
+        pull.process.kill()
 
 
 def begun(folder: Path) -> int:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from typing import Any
 import pytest
 from engine_folders import Lie, make_build, pack
 from homes import NEVER, Home, changes_of
-from program import COMMAND, fresh_environment
+from program import Server
 
 if sys.platform == "win32":
     pytest.skip("the lying engine is a shell script", allow_module_level=True)
@@ -168,20 +166,9 @@ def test_the_two_before_are_kept_and_no_more(machine: Machine, tmp_path: Path) -
 def test_interrupted_by_hand_it_changes_nothing(machine: Machine, tmp_path: Path) -> None:
     """Ctrl-C while the new build loads for ever."""
     folder = make_build(tmp_path / "source", build="b200", lie=Lie(load="hang"))
-    with subprocess.Popen(
-        [COMMAND, "engines", *update_from(folder)],
-        cwd=machine.folder,
-        env={**fresh_environment(machine.folder), **machine.env},
-        stdin=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            assert process.stderr is not None
-            assert any("2. proving" in line for line in process.stderr)
-            os.kill(process.pid, signal.SIGINT)
-            process.wait(30)
-        finally:
-            process.kill()
+    with Server(("engines", *update_from(folder)), machine.folder, machine.env) as update:
+        update.wait_for(lambda: "2. proving" in update.told())
+        update.signal(signal.SIGINT)
+        update.wait(30)
     assert [machine.state()[name] for name in ("lines", "withdrawn", "journal")] == [[], {}, None]
     assert not (machine.root / ".staged").exists()

@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Generator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from command_line import Command
 from engine_folders import Lie, Listed, make_build, pack, tell
 from fake_nvml_library import build as build_nvml
 from hub_process import FakeHub
-from program import ANY_PORT, COMMAND, Server, StartServer, answer, fresh_environment
+from program import ANY_PORT, COMMAND, Server, StartServer, answer
 from serving import two_sizes
 from waiting import wait
 
@@ -283,33 +283,26 @@ def test_a_running_server_follows_and_leaves_a_new_build_that_fails_in_its_first
     assert [build["id"] for build in machine.table()["builds"] if build["id"].startswith(CPU)] == [old]
 
 
-class Proving:
-    """``engines prove`` under way in a process, for a user of its own; engines and the cache are those of all."""
+class Proving(Server):
+    """``engines prove`` under way, for a user of its own; engines and the cache are those of all."""
 
     def __init__(self, machine: Machine, name: str) -> None:
         folder = machine.folder / name
         folder.mkdir()
-        self._output, self._errors = folder / "output", folder / "errors"
         own = {ENGINES: str(machine.root), "XDG_CACHE_HOME": str(machine.folder / "cache")}
-        with self._output.open("wb") as output, self._errors.open("wb") as errors:
-            self.process = subprocess.Popen(
-                [COMMAND, "engines", "prove", "--json", f"{CPU}/b1"],
-                cwd=folder, env=fresh_environment(folder) | own, stdout=output, stderr=errors,
-            )  # fmt: skip
+        with (folder / "output").open("wb") as output:
+            super().__init__(("engines", "prove", "--json", f"{CPU}/b1"), folder, own, output=output.fileno())
 
     def trials(self) -> list[psutil.Process]:
         found = list[psutil.Process]()
-        for child in psutil.Process(self.process.pid).children(recursive=True):
+        for child in self.children():
             with suppress(psutil.Error):  # it ended while we looked
                 found += [child] if "--port" in child.cmdline() else []
         return found
 
-    def wait_waiting(self) -> None:
-        wait(lambda: "another program tries engines on this machine" in self._errors.read_text(), within=60)
-
     def ended_well(self) -> Any:
-        assert self.process.wait(60) == 0, self._errors.read_text()
-        return json.loads(self._output.read_text())
+        assert self.wait(60) == 0, self.told()
+        return json.loads((self.cwd / "output").read_text())
 
 
 @pytest.fixture
@@ -320,16 +313,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[FakeHub]:
 
 @pytest.fixture
 def proving(machine: Machine) -> Generator[Callable[[str], Proving]]:
-    begun: list[Proving] = []
-
-    def begin(name: str) -> Proving:
-        begun.append(Proving(machine, name))
-        return begun[-1]
-
-    yield begin
-    for each in begun:
-        each.process.kill()
-        each.process.wait(10)
+    with ExitStack() as begun:
+        yield lambda name: begun.enter_context(Proving(machine, name))
 
 
 @pytest.mark.slow
@@ -342,7 +327,7 @@ def test_programs_try_engines_one_after_the_other_and_a_dead_one_holds_nobody_up
     wait(first.trials, within=60)
     others = [proving("second"), proving("third")]
     for each in others:
-        each.wait_waiting()
+        each.wait_for(lambda each=each: "another program tries engines on this machine" in each.told())
         assert not each.trials()
     tell(build, Lie())
     first.process.kill()

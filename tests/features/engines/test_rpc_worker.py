@@ -6,20 +6,18 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
-import sysconfig
-import threading
 import time
 from collections.abc import Callable, Generator
+from contextlib import ExitStack
 from pathlib import Path
-from queue import Empty, Queue
 
 import psutil
 import pytest
 import trio
 from command_line import Command
 from engine_folders import make_build
+from program import Server, run_command
 from rpc_builds import build_with_rpc
 
 from appliance.core.engine import Engine
@@ -27,7 +25,6 @@ from appliance.core.rpc_workers import RpcWorker
 from appliance.features.engines.rpc_look import look_at_worker
 from appliance.features.engines.rpc_server import PROGRAM, WorkerRun, worker_argv
 
-COMMAND = Path(sysconfig.get_path("scripts")) / ("llama-appliance.exe" if os.name == "nt" else "llama-appliance")
 TIME = 30.0
 LISTENING = re.compile(r"llama-appliance rpc-worker listening on (127\.0\.0\.1:\d+): RPC (\S+), CPU: .+ MiB free\)")
 
@@ -83,67 +80,34 @@ def test_how_the_options_are_handed_on() -> None:
     assert WorkerRun("10.0.0.2", 5).endpoint == "10.0.0.2:5"
 
 
-class Running:
-    """The command, and what it prints, line by line as it comes."""
-
-    def __init__(self, cache: Path, *words: str) -> None:
-        self.process = subprocess.Popen(
-            [str(COMMAND), "rpc-worker", *words],
-            env={**os.environ, "LLAMA_CACHE": str(cache)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        self._lines: Queue[str] = Queue()
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self._lines.put(line.rstrip("\n"))
-
-    def line(self) -> str:
-        try:
-            return self._lines.get(timeout=TIME)
-        except Empty:
-            raise AssertionError(f"it says nothing; status {self.process.poll()}") from None
-
-    def server(self) -> psutil.Process:
-        """The ``ggml-rpc-server``."""
-        for child in psutil.Process(self.process.pid).children(recursive=True):
-            if PROGRAM in child.name():
-                return child
-        raise AssertionError("there is no worker process")
-
-    def end(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait(TIME)
-        self._reader.join(TIME)
-        self.process.stdout.close()
+StartWorker = Callable[..., Server]
 
 
 @pytest.fixture
-def start(engine: Engine, tmp_path: Path) -> Generator[Callable[..., Running]]:
+def start(engine: Engine, tmp_path: Path) -> Generator[StartWorker]:
     """Start the command with the real build; everything is ended after the test."""
-    begun: list[Running] = []
+    with ExitStack() as begun:
 
-    def begin(*words: str) -> Running:
-        named = () if "--engine" in words else ("--engine", engine.folder or engine.command[0])
-        begun.append(Running(tmp_path / "cache", "--listen", "127.0.0.1:0", "--threads", "1", *named, *words))
-        return begun[-1]
+        def start_worker() -> Server:
+            argv = ("rpc-worker", "--listen", "127.0.0.1:0", "--threads", "1", "--engine", str(engine.folder))
+            output = begun.enter_context((tmp_path / "output").open("wb"))
+            env = {"LLAMA_CACHE": str(tmp_path / "cache")}
+            return begun.enter_context(Server(argv, tmp_path, env, output=output.fileno()))
 
-    yield begin
-    for each in begun:
-        each.end()
+        yield start_worker
 
 
-def endpoint_of(line: str, engine: Engine) -> str:
-    found = LISTENING.fullmatch(line)
-    assert found is not None, line
-    assert found[2] == engine.rpc
-    return found[1]
+def process_of(running: Server) -> psutil.Process:
+    """The ``ggml-rpc-server``."""
+    return next(child for child in running.children() if PROGRAM in child.name())
+
+
+def endpoint_of(running: Server, engine: Engine, starts: int = 1) -> str:
+    """Where it listens, once its output has told so for each of its starts."""
+    output = running.cwd / "output"
+    told = running.wait_for(lambda: LISTENING.findall(output.read_text())[starts - 1 :])
+    assert [version for _, version in told] == [engine.rpc]
+    return told[0][0]
 
 
 def look(endpoint: str) -> RpcWorker:
@@ -153,15 +117,15 @@ def look(endpoint: str) -> RpcWorker:
 @pytest.mark.needs("ggml-rpc-server")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_tells_where_it_listens_and_ends_when_asked(
-    start: Callable[..., Running], engine: Engine, number: signal.Signals
+    start: StartWorker, engine: Engine, number: signal.Signals
 ) -> None:
     running = start()
-    endpoint = endpoint_of(running.line(), engine)
+    endpoint = endpoint_of(running, engine)
     assert look(endpoint).state == "ready"
-    server = running.server()
+    server = process_of(running)
     began = time.monotonic()
-    running.process.send_signal(number)
-    assert running.process.wait(TIME) == 0
+    running.signal(number)
+    assert running.wait(TIME) == 0
     assert time.monotonic() - began < 5
     assert not server.is_running()
     assert look(endpoint).state == "unreachable"
@@ -169,41 +133,37 @@ def test_it_tells_where_it_listens_and_ends_when_asked(
 
 @pytest.mark.needs("ggml-rpc-server")
 @pytest.mark.skipif(sys.platform == "win32", reason="a process cannot be killed by a signal there")
-def test_a_worker_that_died_is_started_again_on_its_port(start: Callable[..., Running], engine: Engine) -> None:
+def test_a_worker_that_died_is_started_again_on_its_port(start: StartWorker, engine: Engine) -> None:
     running = start()
-    endpoint = endpoint_of(running.line(), engine)
-    for _ in range(2):
-        dead = running.server()
+    endpoint = endpoint_of(running, engine)
+    for starts in (2, 3):
+        dead = process_of(running)
         os.kill(dead.pid, signal.SIGKILL)
-        assert endpoint_of(running.line(), engine) == endpoint
-        assert running.server().pid != dead.pid
+        assert endpoint_of(running, engine, starts) == endpoint
+        assert process_of(running).pid != dead.pid
     assert look(endpoint).state == "ready"
 
 
 @pytest.mark.needs("ggml-rpc-server")
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGPIPE")
-def test_a_client_that_gave_up_waiting_does_not_take_it_along(start: Callable[..., Running], engine: Engine) -> None:
+def test_a_client_that_gave_up_waiting_does_not_take_it_along(start: StartWorker, engine: Engine) -> None:
     running = start()
-    endpoint = endpoint_of(running.line(), engine)
+    endpoint = endpoint_of(running, engine)
     host, _, port = endpoint.partition(":")
-    pid = running.server().pid
+    pid = process_of(running).pid
     with socket.create_connection((host, int(port))) as first:
         first.sendall(b"\x0e")
         time.sleep(0.1)
         with socket.create_connection((host, int(port))) as impatient:
             impatient.sendall(b"\x0e" + (24).to_bytes(8, "little") + bytes(24))
     assert look(endpoint).state == "ready"
-    assert running.server().pid == pid
+    assert process_of(running).pid == pid
 
 
 @pytest.mark.needs("ggml-rpc-server")
-def test_a_device_that_is_not_there(engine: Engine) -> None:
-    done = subprocess.run(
-        [str(COMMAND), "rpc-worker", "--engine", str(engine.folder), "--listen", "127.0.0.1:0", "--device", "CUDA7"],
-        capture_output=True,
-        text=True,
-        timeout=TIME,
-    )
+def test_a_device_that_is_not_there(engine: Engine, tmp_path: Path) -> None:
+    argv = ("rpc-worker", "--engine", str(engine.folder), "--listen", "127.0.0.1:0", "--device", "CUDA7")
+    done = run_command(*argv, cwd=tmp_path, timeout=TIME)
     assert done.returncode == 2
     assert "there is no device 'CUDA7'; this engine has: CPU: " in done.stderr
     assert done.stdout == ""

@@ -1,4 +1,4 @@
-"""The prose check finds what it is for, and leaves good sentences alone."""
+"""The checks of prose, imports and sleeps find what they are for, and leave the rest alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,71 @@ from types import SimpleNamespace
 
 import pytest
 
-PROSE = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / ".ci" / "prose.py")))
+
+def check(name: str) -> SimpleNamespace:
+    return SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / ".ci" / f"{name}.py")))
+
+
+PROSE, CHECK, BANNED = check("prose"), check("imports"), check("banned")
+BRINGS = {"yaml": ["PyYAML"], "quart_trio": ["quart-trio"], "trio": ["trio"]}
+
+
+def test_a_detour_is_named_and_a_tree_is_not() -> None:
+    assert CHECK.cycle({"a": ["b", "c"], "b": ["c"], "c": []}) == []
+    around = CHECK.cycle({"a": ["b"], "b": ["c"], "c": ["a"], "d": ["a"]})
+    assert around[0] == around[-1]
+    assert set(around) == {"a", "b", "c"}
+
+
+def test_what_a_file_imports() -> None:
+    source = (
+        "import os, yaml.nodes\nfrom trio import run\nfrom . import x\nfrom appliance import y\ndef f():\n import rich"
+    )
+    assert list(CHECK.imported(source)) == ["yaml", "trio", "rich"]
+
+
+@pytest.mark.parametrize(
+    ("names", "required", "told"),
+    [
+        (["yaml", "quart_trio"], ["pyyaml>=6", "Quart-Trio[x]>=1"], []),
+        (["trio", "yaml"], ["trio"], ["yaml is imported and not among the dependencies; name pyyaml"]),
+        (["trio"], ["trio", "h11>=0.16"], ["h11 is among the dependencies and not imported; remove it"]),
+        (["unknown"], [], ["unknown is imported and not among the dependencies; name unknown"]),
+    ],
+)
+def test_dependencies_are_what_is_imported(names: list[str], required: list[str], told: list[str]) -> None:
+    assert list(CHECK.difference(names, required, BRINGS)) == told
+
+
+def test_a_requirement_begins_with_a_name() -> None:
+    assert [CHECK.distribution(text) for text in ("ruamel.yaml>=0.18", "a_B[c] ; x", "d==1")] == [
+        "ruamel-yaml",
+        "a-b",
+        "d",
+    ]
+
+
+DO = "sleep"  # so that these lines are none themselves
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        (f"time.{DO}(0.3)", True),
+        (f"await trio.{DO}(1.5 * keeps)", True),
+        (f"await trio.{DO}(TERM / 5)", True),
+        (f"shell('{DO} 2; true')", True),
+        (f"time.{DO}(0.2)", False),
+        (f"await trio.{DO}(pause)", False),
+        (f"time.{DO}(300)", False),
+        (f"time.{DO}(2)  # the child ends it", False),
+    ],
+)
+def test_a_long_sleep_needs_a_comment(line: str, found: bool) -> None:
+    test = f"async def test_it():\n    {line}\n"
+    assert [number for number, _ in BANNED.unexplained_sleeps(test)] == [2] * found
+    assert not list(BANNED.unexplained_sleeps(test.replace("    ", "    # said\n    ", 1)))
+    assert not list(BANNED.unexplained_sleeps(test.replace("()", "(autojump_clock)", 1)))
 
 
 @pytest.mark.parametrize(
