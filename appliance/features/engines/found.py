@@ -190,12 +190,10 @@ def _newest_first(engine: Engine) -> tuple[object, ...]:
 
 def _by_word(word: str, option: str, engines: Sequence[Engine]) -> Engine:
     """The best build with this id, or of this backend; a damaged one only where there is no other."""
-    prefix = word if word.isalpha() else None
     fitting = [
         engine
         for engine in engines
-        if engine.folder is not None
-        and (word in (engine.id, engine.backend) or (prefix and engine.backend.rstrip("0123456789") == prefix))
+        if engine.folder is not None and word in (engine.id, engine.backend, engine.backend.rstrip("0123456789"))
     ]
     if not fitting:
         raise UsageError(

@@ -92,8 +92,10 @@ class Engines:
         now = time.time()
         known = self._ranked.get((model, word, cards))
         if known is None or abs(now - known[0]) > RANKED_FOR:
-            seats = seats_on(self.seats, cards)
-            ranked = rank(seats, self.state, wanted=self._wanted(model, word), model=model, now=now)
+            chosen, wanted = word or self.state.models.get(model) or self.state.use, None
+            if chosen and chosen != AUTO and not self._only:
+                wanted = EngineWish(engine=chosen, pinned=self.state.pinned and not word)
+            ranked = rank(seats_on(self.seats, cards), self.state, wanted=wanted, model=model, now=now)
             known = self._ranked[model, word, cards] = now, ranked
         return known[1]
 
@@ -152,8 +154,8 @@ class Engines:
             log.warning("engine %s came with an update and failed: the one before it is used again", engine.id)
         if not others:
             return
-        pair = (engine.seat, model)
-        wait = next(one.until - one.since for one in self.state.probations if (one.seat, one.model) == pair)
+        pair = engine.seat, model
+        wait = next(one.until - one.since for one in self.state.probations if one.key == pair)
         log.warning(
             "model '%s' failed on engine %s (%s); it is not used for it for %.0f s", model, engine.seat, why, wait
         )
@@ -245,21 +247,17 @@ class Engines:
             if self._answered > before and self.look is not None:
                 return self.look
             self._begun += 1
-            seen = await self._probe()
+            async with open_children() as children:
+                signature = _signature()
+                seen = await look(children)
+                self._signature = signature
+                await self.refresh()
+                self.apply(MachineSeen(seen, signature))
+                for engine in self.engines:
+                    if not engine.damage:
+                        await self._ask_for_devices(engine, seen, children)
             self._answered = self._begun
             return seen
-
-    async def _probe(self) -> MachineLook:
-        async with open_children() as children:
-            signature = _signature()
-            seen = await look(children)
-            self._signature = signature
-            await self.refresh()
-            self.apply(MachineSeen(seen, signature))
-            for engine in self.engines:
-                if not engine.damage:
-                    await self._ask_for_devices(engine, seen, children)
-        return seen
 
     async def _ask_for_devices(self, engine: Engine, seen: MachineLook, children: Children) -> None:
         listing = await list_devices(engine, children)
@@ -376,12 +374,6 @@ class Engines:
     def doubt(self) -> None:
         """Look at the machine again before the next use of what is known of it."""
         self._signature = ""
-
-    def _wanted(self, model: str, word: str) -> EngineWish | None:
-        chosen = word or self.state.models.get(model) or self.state.use
-        if self._only or not chosen or chosen == AUTO:
-            return None
-        return EngineWish(engine=chosen, pinned=self.state.pinned and not word)
 
     def _listed(self, engine: Engine) -> ListedDevices | None:
         """The engine's own list of its devices, as long as system and drivers are unchanged."""

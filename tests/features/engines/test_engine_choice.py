@@ -219,23 +219,20 @@ def test_a_card_that_nobody_has_tried_does_not_go_before_its_own_build_on_the_pr
     ]  # fmt: skip
 
 
-def a_card(name: str, *, pci: str | None = None, software: bool = False, integrated: bool | None = None) -> Device:
-    return Device(
-        name=name, description=f"Card {name}", total=8 << 30, free=8 << 30, pci=pci, software=software,
-        integrated=integrated,
-    )  # fmt: skip
+def a_card(name: str, *, software: bool = False, integrated: bool | None = None) -> Device:
+    words = f"Card {name}"
+    return Device(name=name, description=words, total=1, free=1, software=software, integrated=integrated)
 
 
 BUILD = Seat(build="linux-x64-cuda12/b1", backend="cuda12", digest="d", place=2)
-CUDA0, CUDA1 = a_card("CUDA0", pci="0000:01:00.0"), a_card("CUDA1", pci="0000:02:00.0")
 
 
 @pytest.mark.parametrize(
     ("devices", "failed", "seats"),
     [
-        ([CUDA0, CUDA1], [], ["CUDA0+CUDA1", "CPU"]),
+        ([CARD, SECOND], [], ["CUDA0+CUDA1", "CPU"]),
         ([a_card("Vulkan0"), a_card("Vulkan1", integrated=True)], [], ["Vulkan0", "Vulkan1", "CPU"]),
-        ([CUDA0, CUDA1, a_card("CUDA2", software=True)], ["0000:02:00.0"], ["CUDA0", "CUDA1", "CUDA2", "CPU"]),
+        ([CARD, SECOND, a_card("CUDA2", software=True)], ["0000:02:00.0"], ["CUDA0", "CUDA1", "CUDA2", "CPU"]),
         ([], [], ["CPU"]),
         (None, [], [""]),
     ],
@@ -254,14 +251,14 @@ def test_before_it_is_asked_only_a_build_for_processors_is_known_to_use_one() ->
 def test_one_that_cannot_list_its_devices_offers_nothing_that_could_be_used_and_damage_is_on_every_seat() -> None:
     (seat,) = seats_of(structs.replace(BUILD, fault="it hung"), [], PROCESSOR)
     assert (seat.fault, seat.devices) == ("it hung", ())
-    damaged = seats_of(structs.replace(BUILD, damage="gone"), [CUDA0], PROCESSOR)
+    damaged = seats_of(structs.replace(BUILD, damage="gone"), [CARD], PROCESSOR)
     assert [seat.damage for seat in damaged] == ["gone", "gone"]
 
 
 def test_flags_name_the_devices() -> None:
-    together, on_cpu = seats_of(BUILD, (CUDA0, CUDA1), PROCESSOR)
-    assert device_flags(together, (CUDA0, CUDA1)) == ("--device", "CUDA0,CUDA1")
-    assert device_flags(on_cpu, (CUDA0, CUDA1)) == ("--device", "none")
+    together, on_cpu = seats_of(BUILD, (CARD, SECOND), PROCESSOR)
+    assert device_flags(together, (CARD, SECOND)) == ("--device", "CUDA0,CUDA1")
+    assert device_flags(on_cpu, (CARD, SECOND)) == ("--device", "none")
 
 
 @given(

@@ -34,7 +34,6 @@ from appliance.features.engines.core.builds import (
 )
 from appliance.features.engines.installing import BuildSources, check_sums, described, offers_here, read_manifest
 from appliance.features.engines.installing import install as put
-from appliance.features.engines.owner import Engines
 from appliance.features.engines.shelf import Shelf
 from appliance.features.engines.verbs.here import (
     check_needs,
@@ -114,12 +113,14 @@ async def install(
                 say(f"{entry.id} is in {place}")
             if not is_for_here:
                 return 0
-            ok = await _prove(owner, entry.id)
+            await owner.probe()
+            say("trying it:")
+            proofs = await owner.prove([seat for seat in owner.seats if seat.build == entry.id], print_proof)
     except CannotInstall as cause:
         return say_error(str(cause), EXIT_OURS)
     await refresh_server(server)
     click.echo(entry.id)
-    return 0 if ok else _does_not_work(entry)
+    return 0 if any(proof.ok for proof in proofs) else _does_not_work(entry)  # on any device
 
 
 async def _offered(shelf: Shelf) -> str | None:
@@ -139,14 +140,6 @@ async def _offered(shelf: Shelf) -> str | None:
 def _does_not_work(entry: AvailableBuild) -> int:
     what = f"{entry.id} does not work on this machine and is not used; 'engines remove' removes it"
     return say_error(what, EXIT_OURS)
-
-
-async def _prove(owner: Engines, build: str) -> bool:
-    """True if the build works on any device."""
-    await owner.probe()
-    say("trying it:")
-    proofs = await owner.prove([seat for seat in owner.seats if seat.build == build], print_proof)
-    return any(proof.ok for proof in proofs)
 
 
 async def _is_here(shelf: Shelf, entry: AvailableBuild) -> bool:

@@ -40,10 +40,11 @@ class Batch(Struct, frozen=True, kw_only=True):
         return ceil(self.cells_of(layer) * self.sequences * sizes)
 
 
-def inputs_of(shape: Shape, batch: Batch) -> int:
-    """Return the bytes in main memory where only a batch's own tensors are there, because GPUs compute."""
-    wide = 5 if shape.encoder else 4
-    return (wide * shape.width + COUNTERS) * FLOAT * batch.tokens + _masks(shape, batch)
+def inputs_of(shape: Shape, batch: Batch, wide: int) -> int:
+    """Return the bytes of a batch's own tensors; ``wide``: how many of them are as wide as the model."""
+    kinds = {False: batch.cells} if shape.encoder else {x.windowed: batch.cells_of(x) for x in shape.layers if x.keys}
+    masks = sum(kinds.values()) * batch.tokens * (2 if batch.flash else FLOAT)
+    return (wide * shape.width + COUNTERS) * FLOAT * batch.tokens + masks
 
 
 def compute_of(shape: Shape, batch: Batch, *, gpu: bool, copied: bool = False) -> int:
@@ -51,16 +52,10 @@ def compute_of(shape: Shape, batch: Batch, *, gpu: bool, copied: bool = False) -
 
     ``copied``: weights and context lie in main memory, and are copied to the GPU when they are needed.
     """
-    row = FLOAT * batch.tokens
     wide = 5 if copied or not gpu else 2 if shape.encoder else 4
     logits = 0 if shape.encoder else shape.vocabulary * batch.outputs * FLOAT
     steps = (_step(shape, batch, layer, gpu=gpu, copied=copied) for layer in dict.fromkeys(shape.layers))
-    return (wide * shape.width + COUNTERS) * row + _masks(shape, batch) + max(logits, *steps)
-
-
-def _masks(shape: Shape, batch: Batch) -> int:
-    kinds = {False: batch.cells} if shape.encoder else {x.windowed: batch.cells_of(x) for x in shape.layers if x.keys}
-    return sum(kinds.values()) * batch.tokens * (2 if batch.flash else FLOAT)
+    return inputs_of(shape, batch, wide) + max(logits, *steps)
 
 
 # What is needed at the same time, found by comparison with what b11434 says that it allocates. A recurrent layer: both

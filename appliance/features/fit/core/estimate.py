@@ -92,7 +92,9 @@ def costs_of(shape: Shape, options: Options) -> Costs:
         ram=DeviceUse(
             model=max(0, shape.input - (shape.tail if repack else 0)) + experts,
             cache=kept,
-            compute=inputs_of(shape, batch) if options.gpus else compute_of(shape, batch, gpu=False),
+            compute=inputs_of(shape, batch, 5 if shape.encoder else 4)  # the batch is here although GPUs compute
+            if options.gpus
+            else compute_of(shape, batch, gpu=False),
             output=batch.slots * rows * FLOAT,
         ),
         gpu_compute=compute_of(shape, batch, gpu=True) if options.gpus else 0,
