@@ -54,6 +54,8 @@ def test_a_sample_agrees_with_the_system():
     assert 0 <= system.mem_free_mb < system.mem_total_mb
     assert system.swap_total_mb == psutil.swap_memory().total // MIB
     assert (system.load_avg_1 is None) == (os.name == "nt")
+    loads = system.load_avg_1, system.load_avg_5, system.load_avg_15
+    assert all(load is None or load == round(load, 2) for load in loads)
     names = [io.name for io in system.net_io]
     assert names == sorted(names)
     assert 0 < len(names) <= MAX_INTERFACES
