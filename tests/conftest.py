@@ -121,9 +121,11 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker(pytest.mark.needs(*FIXTURES[name]))
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
     """Leave slow tests to ``--all``, unless files are named; a landing has a choice of its own, after ``-m``."""
+    items.sort(key=lambda item: item.path)  # pytest brings tests of one fixture together, from where it meets the first
+    yield
     items.sort(key=lambda item: item.path)
     if config.option.landing:
         out = left_out(items, config.option.landing)

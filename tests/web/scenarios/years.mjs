@@ -17,10 +17,12 @@ async function still(page) {
   await until(() => page.evaluate(() => document.body.innerHTML.length), isAsBefore, "nothing is built any more");
 }
 
-/** Open an address three times: the shortest time until it is seen, and the longest task of the best time. */
+/** Open an address three times: the shortest time until it is seen, and the shortest of the longest tasks. Each is held
+ * against a fixed one behind it. While the machine is too busy for a good round, there are more, nine at most. */
 async function opened(page, address, seen) {
   const [times, longest, fixed] = [[], [], []];
-  for (let round = 0; round < 3; round++) {
+  const isGood = () => longest.some((task, round) => task < LONGEST * fixed[round]);
+  while (times.length < 3 || (!isGood() && times.length < 9)) {
     const tasks = await countTasks(page);
     const began = performance.now();
     await page.goto(address);
@@ -29,8 +31,8 @@ async function opened(page, address, seen) {
     longest.push(Math.max(0, ...(await tasks())));
     fixed.push(await fixedTask(page));
   }
+  assert.ok(isGood(), `tasks of ${longest} ms, where fixed ones took ${fixed}`);
   const task = Math.min(...longest);
-  assert.ok(task < LONGEST * fixed.sort((a, b) => a - b)[1], `a task of ${task} ms, where a fixed one took ${fixed}`);
   return `there after ${Math.round(Math.min(...times))} ms; longest task ${task ? `${task} ms` : "below 50 ms"}`;
 }
 
